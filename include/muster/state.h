@@ -155,6 +155,9 @@ struct muster_state_config {
     const char *const *dht; /* multiaddrs of nodes of the swarm's DHT; needs a `key`. NULL: no
                                swarm */
     size_t dht_count;       /* 0, with a `dht`: this is the first node of a new DHT */
+    const char *const *via; /* multiaddrs of relays, with their ids: through these, others reach a
+                               donor that they cannot dial. Needs a `key`. NULL: none */
+    size_t via_count;       /* at most 16 */
     const char *hivemind;   /* the class that hivemind's trainers use to share,
                                "TrainingStateAverager": they are served, too. NULL: they are not */
     const char *encoding;   /* of tensors for hivemind's trainers: "NONE", "FLOAT16",
@@ -173,7 +176,8 @@ MUSTER_EXPORT struct muster_state_config muster_state_config_defaults(void);
  * which of them may connect. The runtime's credential says so, or, with a `key` (peers do not show
  * the credential), `allow`; or the lock's `insecure`, which lets everything in. MUSTER_EADDR,
  * MUSTER_EURL, MUSTER_EINVAL (the key, an id), MUSTER_EDHT_NOBODY (no node in `dht` answers),
- * MUSTER_ENOMEM.
+ * MUSTER_ECONN (no relay of `via` leads here), MUSTER_ENOMEM. If a peer of the DHT tries to dial us
+ * and cannot, the log says so (SWARM-UNREACHABLE).
  */
 MUSTER_EXPORT int muster_state_open(muster_runtime *runtime,
                                     const struct muster_state_config *config,
@@ -184,6 +188,10 @@ MUSTER_EXPORT void muster_state_close(muster_state *state);
 /** The address that others dial: "HOST:PORT", "unix:/PATH", or a multiaddr with our peer id; "" if
  * it does not listen. */
 MUSTER_EXPORT const char *muster_state_address(const muster_state *state);
+/** Writes address number `i` that others can dial: a peer may have several, also through relays.
+ * Number 0 is muster_state_address(). False: there are not so many. */
+MUSTER_EXPORT bool muster_state_address_at(muster_state *state, size_t i, char *ret_text,
+                                           size_t cap);
 /** "plain", "peer", or "lock": encrypted beyond loopback, for clients with the job's credential. */
 MUSTER_EXPORT const char *muster_state_transport(const muster_state *state);
 

@@ -72,6 +72,31 @@ void mu_state_donor_end(muster_runtime *rt, struct mu_state_donor *donor)
     }
 }
 
+static void on_placed(void *context, int status, const char *text)
+{
+    struct state_door *d = context;
+
+    if (status != 0) {
+        d->err = mu_err(&d->msg, status, "%s", text);
+    }
+    mu_door_open(&d->door);
+}
+
+/* Waits until a relay leads here, if one is to. */
+static void reserve(struct state_door *d)
+{
+    struct mu_state_peers *peers = d->state->net.peers;
+
+    for (size_t i = 0; d->err == 0 && i < d->config->via_count; i++) {
+        d->err = mu_state_peers_via(peers, d->config->via[i], &d->msg);
+    }
+    if (d->err == 0 && d->config->via_count != 0) {
+        mu_state_peers_await(peers, on_placed, d);
+    } else {
+        mu_door_open(&d->door);
+    }
+}
+
 static void start_on_loop(struct mu_door *door)
 {
     struct state_door *d = MU_CONTAINER_OF(door, struct state_door, door);
@@ -90,7 +115,7 @@ static void start_on_loop(struct mu_door *door)
         d->config->advertise == NULL) {
         (void)mu_addr_format(mu_state_donor_addr(s->donor), s->told, sizeof(s->told));
     }
-    mu_door_open(door);
+    reserve(d);
 }
 
 /* NULL: the configuration is valid. */
@@ -111,6 +136,9 @@ static const char *find_fault(muster_runtime *rt, const struct muster_state_conf
     }
     if (config->allow_count != 0 && config->key == NULL) {
         return "`allow` needs a `key`: it names peers by their ids";
+    }
+    if (config->via_count != 0 && (config->key == NULL || config->listen == NULL)) {
+        return "`via` needs a `key` and a `listen`: relays lead peers to each other";
     }
     if (config->hivemind != NULL && config->dht == NULL) {
         return "`hivemind` needs a `dht`, where hivemind's peers find each other";
@@ -139,6 +167,7 @@ int muster_state_open(muster_runtime *rt, const struct muster_state_config *conf
 {
     const struct mu_state_net_terms terms = {.key = config->key,
                                              .sign = config->sign,
+                                             .minds = true,
                                              .allow = config->allow,
                                              .allow_count = config->allow_count};
     struct state_door d = {.config = config};
@@ -197,6 +226,35 @@ void muster_state_close(muster_state *s)
 const char *muster_state_address(const muster_state *s)
 {
     return s->address;
+}
+
+struct address_door {
+    struct mu_door door;
+    struct mu_state_peers *peers;
+    size_t i;
+    char *text;
+    size_t cap;
+};
+
+static void address_on_loop(struct mu_door *door)
+{
+    struct address_door *d = MU_CONTAINER_OF(door, struct address_door, door);
+
+    mu_state_peers_address(d->peers, d->i, d->text, d->cap);
+    mu_door_open(door);
+}
+
+bool muster_state_address_at(muster_state *s, size_t i, char *ret_text, size_t cap)
+{
+    struct address_door d = {.peers = s->net.peers, .i = i, .text = ret_text, .cap = cap};
+
+    ret_text[0] = '\0';
+    if (i == 0 || s->address[0] == '\0') {
+        (void)snprintf(ret_text, cap, "%s", i == 0 ? s->address : "");
+    } else if (s->net.peers != NULL) {
+        mu_door_pass_anywhere(s->rt, &d.door, address_on_loop);
+    }
+    return ret_text[0] != '\0';
 }
 
 const char *muster_state_transport(const muster_state *s)

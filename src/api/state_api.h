@@ -40,6 +40,7 @@ struct mu_state_net_terms {
     const char *key;          /* NULL: no peers, unless `peers` is set */
     bool peers;               /* peers without a key: one is made */
     const char *sign;         /* the key that signs, without peers; NULL: one is made */
+    bool minds;               /* warns if others cannot dial us */
     const char *const *allow; /* ids of the peers that may connect */
     size_t allow_count;
     const char *const *donors; /* allowed as well, if they are peers */

@@ -67,6 +67,11 @@ struct net_door {
     struct mu_errmsg *msg;
 };
 
+static void use_number(void *context, const char *ip)
+{
+    mu_state_peers_add_number(context, ip);
+}
+
 static void start_peers(struct mu_door *door)
 {
     struct net_door *d = MU_CONTAINER_OF(door, struct net_door, door);
@@ -74,7 +79,11 @@ static void start_peers(struct mu_door *door)
     struct mu_state_net *net = d->net;
 
     net->closed = t->allow_count != 0;
-    d->err = mu_state_peers_start(net->rt->raw, net->identity, net->closed, &net->peers, d->msg);
+    d->err = mu_state_peers_start(net->rt->raw, net->identity, net->closed, t->minds, &net->peers,
+                                  d->msg);
+    if (d->err == 0) {
+        mu_uv_env_each_far_number(use_number, net->peers);
+    }
     for (size_t i = 0; d->err == 0 && i < t->allow_count; i++) {
         d->err = mu_state_peers_allow(net->peers, t->allow[i], d->msg);
     }
@@ -184,6 +193,8 @@ int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char
         config->listen = (struct mu_addr){.kind = MU_ADDR_PEER};
         err = check_peers(net, listen, msg);
         err = err != 0 ? err : mu_state_peers_listen(net->peers, listen, msg);
+        err = err != 0 || advertise == NULL ? err
+                                            : mu_state_peers_advertise(net->peers, advertise, msg);
     } else if (listen != NULL) {
         err = mu_addr_parse(mu_locked_listen(&net->rt->locked, listen), 0, &config->listen, msg);
     }
@@ -192,7 +203,7 @@ int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char
         return err;
     }
     if (net->peers != NULL) {
-        mu_state_peers_address(net->peers, ret_text, cap);
+        mu_state_peers_address(net->peers, 0, ret_text, cap);
         return 0;
     }
     addr = *mu_state_donor_addr(*ret);

@@ -14,6 +14,7 @@ struct node_door {
     struct mu_state_node *node;
     struct mu_state_net *net;
     const struct mu_state_node_terms *terms;
+    struct mu_peer_id first; /* of the peers through which we join */
     int err;
     struct mu_errmsg *msg;
 };
@@ -33,6 +34,13 @@ static void on_joined(void *context, int status)
     struct mu_state_node *node = context;
 
     node->joined = status;
+    if (status != 0 && node->waiter != NULL) {
+        const struct node_door *d = MU_CONTAINER_OF(node->waiter, struct node_door, door);
+        const char *why = mu_state_peers_why(d->net->peers, &d->first);
+
+        (void)mu_err(d->msg, status, "cannot join the DHT: %s",
+                     why[0] != '\0' ? why : muster_strerror(status));
+    }
     open_waiter(node);
 }
 
@@ -63,6 +71,7 @@ static void open_on_loop(struct mu_door *door)
 
     d->err = read_peers(d, peers);
     if (d->err == 0) {
+        d->first = d->terms->dht_count != 0 ? peers[0] : d->first;
         config.host = mu_state_peers_host(d->net->peers);
         config.peers = peers;
         config.peer_count = d->terms->dht_count;
@@ -95,7 +104,7 @@ int mu_state_node_open(struct mu_state_node *node, struct mu_state_net *net,
     mu_door_pass(net->rt, &d.door, open_on_loop);
     if (d.err == 0 && node->joined != 0) {
         mu_state_node_close(node);
-        d.err = mu_err(msg, node->joined, "cannot join the DHT: %s", muster_strerror(node->joined));
+        d.err = node->joined;
     }
     return d.err;
 }

@@ -254,6 +254,8 @@ int cmd_dht(int argc, char **argv)
         {"advertise", "MULTIADDR,...", "serve: the addresses that others dial (those of --listen)",
          CLI_TEXT, &o.announce, 0},
         {"announce", "MULTIADDR,...", "write --advertise", CLI_GONE, NULL, 0},
+        {"no-relay", NULL, "serve: be no relay for peers that cannot be dialled", CLI_FLAG,
+         &o.no_relay, 0},
         {"subkey", "SUBKEY", "store: write into a dictionary, under this subkey", CLI_TEXT,
          &o.subkey, 0},
         {"owner", "FILE", "store: sign with this RSA key; nobody else can change the record",

@@ -14,9 +14,11 @@
 #include "cli/cli_loop.h"
 #include "crypto/identity.h"
 #include "service/dht/dht.h"
+#include "service/peer/autonat.h"
 #include "service/peer/call.h"
 #include "service/peer/host.h"
 #include "service/peer/kad.h"
+#include "service/peer/relay.h"
 
 #define DHT_PEERS_MAX 64
 
@@ -30,6 +32,7 @@ struct dht_options {
     double expiration; /* seconds from now */
     double timeout;
     uint64_t replicas;
+    bool no_relay;
     bool latest;
     bool text;
     bool json;
@@ -45,6 +48,9 @@ struct dht_app {
     bool has_owner;
     struct mu_dht_owner_validator validator;
     struct mu_peer_host *host;
+    struct mu_peer_relay *relay;
+    struct mu_peer_autonat *autonat;
+    bool unreached; /* a peer tried to dial us, and could not */
     struct mu_peer_calls *calls;
     struct mu_kad *kad;
     struct mu_dht_service *dht;

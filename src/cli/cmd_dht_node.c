@@ -19,17 +19,26 @@ static void on_host_stopped(void *context)
     cli_loop_stop(&app->loop);
 }
 
+static void stop_host(struct dht_app *app)
+{
+    mu_peer_calls_free(app->calls);
+    mu_kad_stop(app->kad);
+    mu_peer_autonat_free(app->autonat);
+    mu_peer_relay_free(app->relay);
+    app->calls = NULL;
+    app->kad = NULL;
+    app->autonat = NULL;
+    app->relay = NULL;
+    mu_peer_host_stop(app->host);
+}
+
 static void on_dht_stopped(void *context)
 {
     struct dht_app *app = context;
 
     mu_dht_service_free(app->dht);
-    mu_peer_calls_free(app->calls);
-    mu_kad_stop(app->kad);
     app->dht = NULL;
-    app->calls = NULL;
-    app->kad = NULL;
-    mu_peer_host_stop(app->host);
+    stop_host(app);
 }
 
 void dht_stop(struct dht_app *app, int code)
@@ -42,9 +51,7 @@ void dht_stop(struct dht_app *app, int code)
     if (app->dht != NULL) {
         mu_dht_service_stop(app->dht);
     } else if (app->host != NULL) {
-        mu_peer_calls_free(app->calls);
-        mu_kad_stop(app->kad);
-        mu_peer_host_stop(app->host);
+        stop_host(app);
     }
 }
 
@@ -83,7 +90,10 @@ static int use_peer(void *context, const char *word, struct mu_errmsg *msg)
     }
     mu_buf_init(&binary, MU_MULTIADDR_MAX);
     err = mu_multiaddr_parse(&binary, word, msg);
-    err = err != 0 ? err : mu_multiaddr_dial(mu_buf_span(&binary), &addr, &peer);
+    if (err == 0 && mu_multiaddr_dial(mu_buf_span(&binary), &addr, &peer) != 0 &&
+        mu_multiaddr_circuit(mu_buf_span(&binary), NULL, NULL, &peer) != 0) {
+        err = mu_err(msg, MUSTER_EINVAL, "only TCP, unix sockets and relays can be dialled");
+    }
     if (err == 0 && peer.len == 0) {
         err = mu_err(msg, MUSTER_EINVAL, "it lacks the peer's id (/p2p/ID at its end)");
     }
@@ -105,10 +115,7 @@ static void print_addrs(struct dht_app *app)
     struct mu_span addr;
 
     (void)mu_peer_id_format(&app->identity.id, id);
-    for (size_t i = 0; (addr = app->o->announce != NULL ? mu_peer_host_announced(app->host, i)
-                                                        : mu_peer_host_listening(app->host, i))
-                           .len != 0;
-         i++) {
+    for (size_t i = 0; (addr = mu_peer_host_announced(app->host, i)).len != 0; i++) {
         char whole[MU_MULTIADDR_TEXT_MAX + MU_PEER_ID_TEXT_MAX];
 
         (void)snprintf(whole, sizeof(whole), "%s/p2p/%s",
@@ -134,6 +141,14 @@ static void print_addrs(struct dht_app *app)
     (void)fflush(stdout);
 }
 
+/* The first peer stands for all: what was dialled, and what came of it. */
+static const char *why_not(const struct dht_app *app, int status)
+{
+    const char *why = app->peer_count == 0 ? "" : mu_peer_host_why(app->host, &app->peers[0]);
+
+    return why[0] != '\0' ? why : muster_strerror(status);
+}
+
 static void on_joined(struct mu_dht_wish *wish, const struct mu_dht_op *op)
 {
     struct dht_app *app = MU_CONTAINER_OF(wish, struct dht_app, join);
@@ -145,7 +160,7 @@ static void on_joined(struct mu_dht_wish *wish, const struct mu_dht_op *op)
         int code = op->status == 0
                        ? app->begin(app)
                        : cli_fail(op->status == MUSTER_EDHT_NOBODY ? CLI_CONNECT : CLI_FAILED,
-                                  "cannot join the DHT: %s", muster_strerror(op->status));
+                                  "cannot join the DHT: %s", why_not(app, op->status));
 
         if (code != 0) {
             dht_stop(app, code);
@@ -154,7 +169,7 @@ static void on_joined(struct mu_dht_wish *wish, const struct mu_dht_op *op)
     }
     /* A node that serves tries again without being told. */
     if (op->status != 0) {
-        (void)cli_fail(0, "not joined yet: %s", muster_strerror(op->status));
+        (void)cli_fail(0, "not joined yet: %s", why_not(app, op->status));
     } else if (app->peer_count != 0 && op->reachable == 0) {
         (void)cli_fail(0, "no other node can reach this one; check --advertise and the firewall");
     }
@@ -165,6 +180,34 @@ static void on_joined(struct mu_dht_wish *wish, const struct mu_dht_op *op)
         printf("%s\n", op->status == 0 ? "joined" : "waiting");
     }
     (void)fflush(stdout);
+}
+
+static void on_dialled_back(void *context, const struct mu_peer_id *by, bool reached,
+                            const char *text)
+{
+    struct dht_app *app = context;
+
+    if (!app->stopping) {
+        app->unreached = peer_say_dialled_back(by, reached, text, app->unreached, "");
+    }
+}
+
+/* A node that serves is a relay as well, and asks others to dial it back. */
+static int start_services(struct dht_app *app, bool client)
+{
+    struct mu_peer_relay_config relay = mu_peer_relay_config_defaults();
+    struct mu_peer_autonat_config autonat = {.context = app};
+    struct mu_errmsg msg;
+    int err;
+
+    relay.hop = !client && !app->o->no_relay;
+    autonat.told = client ? NULL : on_dialled_back;
+    err = mu_peer_relay_start(app->host, &relay, &app->relay, &msg);
+    if (err != 0) {
+        return cli_fail(CLI_FAILED, "%s", msg.text);
+    }
+    err = mu_peer_autonat_start(app->host, &autonat, &app->autonat);
+    return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", muster_strerror(err));
 }
 
 static int start_host(struct dht_app *app)
@@ -207,12 +250,14 @@ static int start_dht(struct dht_app *app, bool client)
 
 static int begin(struct dht_app *app, bool client)
 {
-    int code = start_dht(app, client);
+    int code = start_services(app, client);
     int err;
 
+    code = code != 0 ? code : start_dht(app, client);
     code = code != 0 ? code : cli_use_words(app->o->peers, use_peer, app);
     if (!client) {
         code = code != 0 ? code : cli_use_words(app->o->announce, use_announce, app);
+        peer_use_numbers(app->host);
         code = code != 0 ? code : cli_use_words(app->o->listen, use_listen, app);
     } else if (code == 0 && app->peer_count == 0) {
         code = cli_usage("dht", "name the nodes to join through: --bootstrap MULTIADDR,...");

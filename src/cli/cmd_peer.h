@@ -14,6 +14,7 @@
 #include "cli/cli_loop.h"
 #include "crypto/identity.h"
 #include "service/peer/kad.h"
+#include "service/peer/autonat.h"
 #include "service/peer/bootstrap.h"
 #include "service/peer/call.h"
 #include "service/peer/host.h"
@@ -72,6 +73,8 @@ struct peer_app {
     struct mu_identity identity;
     struct mu_peer_host *host;
     struct mu_peer_relay *relay;
+    struct mu_peer_autonat *autonat;
+    bool unreached;                           /* a peer tried to dial us, and could not */
     struct mu_peer_relay_config relay_config; /* filled in before peer_app_run() if not the defaults
                                                  are wanted */
     struct mu_kad *kad;                       /* set by peer_app_calls() */
@@ -95,6 +98,14 @@ int peer_app_calls(struct peer_app *app, bool client);
 /** For cli_use_words(): connects to a bootstrap peer and keeps the connection. It tries again until
  * it is connected. */
 int peer_use_bootstrap(void *context, const char *word, struct mu_errmsg *msg);
+
+/** Says what came of a peer's dial to us (service/peer/autonat.h), the first time and when it has
+ * changed: `unreached` is whether an earlier one failed. `remedy` ends the sentence. Returns
+ * whether one failed. */
+bool peer_say_dialled_back(const struct mu_peer_id *by, bool reached, const char *text,
+                           bool unreached, const char *remedy);
+/** Tells a host the addresses of this machine, for when it listens everywhere. */
+void peer_use_numbers(struct mu_peer_host *host);
 
 int peer_serve(const struct peer_options *o);
 int peer_ping(const struct peer_options *o);

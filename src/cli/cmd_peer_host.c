@@ -9,6 +9,7 @@
 
 #include "codec/peer/multiaddr.h"
 #include "service/peer/echo.h"
+#include "transport/uv_env.h"
 
 struct serve {
     struct peer_app app;
@@ -40,7 +41,9 @@ static void on_stop_timer(struct mu_timer *timer)
     }
     mu_peer_calls_free(app->calls);
     mu_kad_stop(app->kad);
+    mu_peer_autonat_free(app->autonat);
     mu_peer_relay_free(app->relay);
+    app->autonat = NULL;
     app->relay = NULL;
     app->calls = NULL;
     app->kad = NULL;
@@ -191,13 +194,47 @@ int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app))
 
 /* --- serve ------------------------------------------------------------------------------------ */
 
-/* The addresses that other peers dial: through a relay, those that are announced, or those that are
- * listened on. */
+bool peer_say_dialled_back(const struct mu_peer_id *by, bool reached, const char *text,
+                           bool unreached, const char *remedy)
+{
+    char id[MU_PEER_ID_TEXT_MAX];
+
+    (void)mu_peer_id_format(by, id);
+    if (reached && unreached) {
+        (void)cli_fail(0, "the peer %s has dialled this one", id);
+    } else if (!reached && !unreached) {
+        (void)cli_fail(
+            0, "the peer %s cannot dial this one (%s): check --advertise and the firewall%s", id,
+            text, remedy);
+    }
+    return unreached || !reached;
+}
+
+static void on_dialled_back(void *context, const struct mu_peer_id *by, bool reached,
+                            const char *text)
+{
+    struct peer_app *app = context;
+
+    if (!app->loop.stopping && mu_peer_relay_addr(app->relay, 0).len == 0) {
+        app->unreached = peer_say_dialled_back(by, reached, text, app->unreached,
+                                               ", or let a relay lead others here (--via)");
+    }
+}
+
+static void use_number(void *context, const char *ip)
+{
+    (void)mu_peer_host_add_number(context, ip);
+}
+
+void peer_use_numbers(struct mu_peer_host *host)
+{
+    mu_uv_env_each_far_number(use_number, host);
+}
+
+/* The addresses that other peers dial. */
 static struct mu_span get_dialled(const struct peer_app *app, bool relayed, size_t i)
 {
-    return relayed                    ? mu_peer_relay_addr(app->relay, i)
-           : app->o->announce != NULL ? mu_peer_host_announced(app->host, i)
-                                      : mu_peer_host_listening(app->host, i);
+    return relayed ? mu_peer_relay_addr(app->relay, i) : mu_peer_host_announced(app->host, i);
 }
 
 /* All addresses are printed on one line. */
@@ -264,6 +301,7 @@ static void end_serve(struct peer_app *app)
 
 static int begin_serve(struct peer_app *app)
 {
+    const struct mu_peer_autonat_config autonat = {.told = on_dialled_back, .context = app};
     struct serve *s = MU_CONTAINER_OF(app, struct serve, app);
     int code = peer_app_calls(app, false);
 
@@ -271,7 +309,8 @@ static int begin_serve(struct peer_app *app)
         return code;
     }
     mu_peer_echo_init(&s->echo, MU_PEER_ECHO_NAME);
-    if (mu_peer_host_serve(app->host, &s->echo.handler) != 0 ||
+    if (mu_peer_autonat_start(app->host, &autonat, &app->autonat) != 0 ||
+        mu_peer_host_serve(app->host, &s->echo.handler) != 0 ||
         mu_peer_echo_calls_serve(&s->echo_calls, app->calls) != 0) {
         return cli_fail(CLI_FAILED, "out of memory");
     }
@@ -280,6 +319,7 @@ static int begin_serve(struct peer_app *app)
         code = cli_use_words(app->o->announce, use_announce, app);
     }
     if (code == 0) {
+        peer_use_numbers(app->host);
         code = cli_use_words(app->o->listen, use_listen, app);
     }
     if (code == 0) {

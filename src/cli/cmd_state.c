@@ -124,6 +124,10 @@ static int check_lock(const struct state_options *o, bool serving)
     const struct muster_lock *lock = &o->lock->lock;
     bool peers = o->identity != NULL || (!serving && o->word_count != 0 && o->words[0][0] == '/');
 
+    if (o->via_count != 0 && (!serving || !peers)) {
+        return cli_usage("state", "--via names relays, which lead peers to a donor: use it with "
+                                  "serve and --identity or --bootstrap");
+    }
     if (o->peer_count != 0 && !peers && o->store == NULL) {
         return cli_usage("state",
                          "--allow names peers, which only --identity or --bootstrap uses: add "
@@ -165,6 +169,7 @@ static int prepare_swarm(struct state_options *o, bool serving, char *copy)
 /* Copies of the options that are split at commas. */
 struct copies {
     char *swarm;
+    char *via;
     char *allow;
     char *ranges;
     char *trust;
@@ -204,13 +209,16 @@ static int prepare(struct state_options *o, const char *what, struct copies *c)
     int err;
 
     c->swarm = strdup(o->swarm != NULL ? o->swarm : "");
+    c->via = strdup(o->through != NULL ? o->through : "");
     c->allow = strdup(o->allow != NULL ? o->allow : "");
     c->ranges = strdup(c->allow == NULL ? "" : c->allow);
     c->trust = strdup(o->trust != NULL ? o->trust : "");
-    if (c->swarm == NULL || c->allow == NULL || c->ranges == NULL || c->trust == NULL) {
+    if (c->swarm == NULL || c->via == NULL || c->allow == NULL || c->ranges == NULL ||
+        c->trust == NULL) {
         return cli_fail(CLI_FAILED, "out of memory");
     }
     err = prepare_swarm(o, serving, c->swarm);
+    err = err != 0 ? err : split("via", c->via, o->via, &o->via_count);
     err = err != 0 ? err : split("allow", c->allow, o->peers, &o->peer_count);
     err = err != 0 ? err : sort_allowed(o, c->ranges, strlen(c->ranges) + 1);
     err = err != 0 ? err : split("trust", c->trust, o->trusted, &o->trusted_count);
@@ -276,6 +284,8 @@ static const struct cli_option options[] = {
     {"bootstrap", "MULTIADDR,...", "nodes of the DHT to join through; serve: \"new\" begins one",
      CLI_TEXT, &given.swarm, 0},
     {"dht", "MULTIADDR,...", "write --bootstrap", CLI_GONE, NULL, 0},
+    {"via", "MULTIADDR,...", "serve: relays that lead others here, for a host that none can dial",
+     CLI_TEXT, &given.through, 0},
     {"hivemind", "CLASS", "with --bootstrap: also hivemind's peers whose averagers have this class",
      CLI_TEXT, &given.hivemind, 0},
     {"encoding", "NAME", "serve: encoding of the tensors that hivemind's peers get (NONE)",
@@ -325,6 +335,7 @@ int cmd_state(int argc, char **argv)
     err = err != 0 ? err : prepare(&given, argv[0], &copies);
     err = err != 0 ? err : run(&given, argv[0]);
     free(copies.swarm);
+    free(copies.via);
     free(copies.allow);
     free(copies.ranges);
     free(copies.trust);

@@ -30,7 +30,10 @@ struct state_options {
     const char *trust;                    /* peer ids and key files, separated by commas */
     const char *trusted[STATE_PEERS_MAX]; /* split from `trust`: ids */
     size_t trusted_count;
-    const char *id; /* the only state that is pulled */
+    const char *id;                   /* the only state that is pulled */
+    const char *through;              /* serve: relays, separated by commas */
+    const char *via[STATE_PEERS_MAX]; /* split from `through` */
+    size_t via_count;
     bool by_priority;
     struct cli_lock *lock;
     uint64_t epoch, step, slots, rate, max_size;

@@ -10,6 +10,8 @@
 #include "cli/cli_loop.h"
 #include "codec/state/hm_trainer.h"
 
+#define ADDRESS_MAX 512
+
 static const char *describe(const struct state_options *o, const char *transport)
 {
     if (strcmp(transport, "lock") == 0) {
@@ -41,29 +43,38 @@ static char *prefix_of(const char *path, bool in_swarm)
 }
 
 /* Prints what is shared and where other hosts find it. */
-static void say_shared(const struct state_options *o, muster_state *state, const char *prefix)
+static void say_shared(const struct state_options *o, muster_state *state,
+                       const struct muster_state_info *info)
 {
-    struct muster_state_info info = {0};
+    char address[ADDRESS_MAX];
 
-    (void)muster_state_shared(state, prefix, &info);
     if (o->json) {
-        state_print(json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:s, s:s}", "event", "serving",
-                              "file", o->words[0], "prefix", prefix, "address",
-                              muster_state_address(state), "epoch", (json_int_t)info.epoch, "step",
-                              (json_int_t)info.step, "id", info.id, "signer", info.signer,
-                              "transport", muster_state_transport(state)));
+        json_t *addresses = json_array();
+
+        for (size_t i = 0; muster_state_address_at(state, i, address, sizeof(address)); i++) {
+            (void)json_array_append_new(addresses, json_string(address));
+        }
+        state_print(json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:s, s:s}", "event",
+                              "serving", "file", o->words[0], "prefix", info->prefix, "address",
+                              muster_state_address(state), "addresses", addresses, "epoch",
+                              (json_int_t)info->epoch, "step", (json_int_t)info->step, "id",
+                              info->id, "signer", info->signer, "transport",
+                              muster_state_transport(state)));
         return;
     }
-    printf("%s, version %" PRIu64 ".%" PRIu64 ", under the prefix %s\n", o->words[0], info.epoch,
-           info.step, prefix);
-    printf("id %s\nsigned by %s%s\n", info.id, info.signer,
+    printf("%s, version %" PRIu64 ".%" PRIu64 ", under the prefix %s\n", o->words[0], info->epoch,
+           info->step, info->prefix);
+    printf("id %s\nsigned by %s%s\n", info->id, info->signer,
            o->sign == NULL && (o->identity == NULL || o->identity[0] == '\0')
                ? ", a temporary key (--sign FILE uses one that others can trust)"
                : "");
     printf("serving at %s (%s)\n", muster_state_address(state),
            describe(o, muster_state_transport(state)));
+    for (size_t i = 1; muster_state_address_at(state, i, address, sizeof(address)); i++) {
+        printf("serving at %s\n", address);
+    }
     if (o->swarm != NULL) {
-        printf("found in the DHT under %s.all_averagers%s%s\n", prefix,
+        printf("found in the DHT under %s.all_averagers%s%s\n", info->prefix,
                o->hivemind != NULL ? ", by hivemind's peers too: " : "",
                o->hivemind != NULL ? o->hivemind : "");
     }
@@ -90,7 +101,7 @@ static int share(const struct state_options *o, muster_state *state, const char 
         return cli_fail(err == MUSTER_EINVAL ? CLI_USAGE : CLI_STORAGE, "%s", muster_errmsg());
     }
     (void)muster_state_shared(state, prefix, &info);
-    say_shared(o, state, prefix);
+    say_shared(o, state, &info);
     state_page_note(page, NULL, "%s is shared as version %" PRIu64 ".%" PRIu64, o->words[0],
                     info.epoch, info.step);
     return 0;
@@ -145,6 +156,8 @@ static int serve(const struct state_options *o, muster_runtime *rt, const sigset
     config.allow_count = o->peer_count;
     config.dht = o->swarm != NULL ? o->dht : NULL;
     config.dht_count = o->dht_count;
+    config.via = o->via;
+    config.via_count = o->via_count;
     config.hivemind = o->hivemind;
     config.encoding = o->encoding;
     config.slots = (uint32_t)o->slots;

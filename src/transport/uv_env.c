@@ -414,25 +414,43 @@ void mu_uv_env_stop(struct mu_uv_env *uv)
     uv_stop(&uv->loop);
 }
 
-void mu_uv_env_each_number(void (*use)(void *context, const char *ip), void *context)
+/* Returns how many there were. */
+static int each_number(void (*use)(void *context, const char *ip), void *context, bool here,
+                       bool far)
 {
     uv_interface_address_t *list;
     char ip[INET6_ADDRSTRLEN];
+    int used = 0;
     int count;
 
     if (uv_interface_addresses(&list, &count) != 0) {
-        return;
+        return 0;
     }
     for (int i = 0; i < count; i++) {
         bool v4 = list[i].address.address4.sin_family == AF_INET;
 
-        if (!v4 && IN6_IS_ADDR_LINKLOCAL(&list[i].address.address6.sin6_addr)) {
+        if ((!v4 && IN6_IS_ADDR_LINKLOCAL(&list[i].address.address6.sin6_addr)) ||
+            !(list[i].is_internal ? here : far)) {
             continue;
         }
         if ((v4 ? uv_ip4_name(&list[i].address.address4, ip, sizeof(ip))
                 : uv_ip6_name(&list[i].address.address6, ip, sizeof(ip))) == 0) {
             use(context, ip);
+            used++;
         }
     }
     uv_free_interface_addresses(list, count);
+    return used;
+}
+
+void mu_uv_env_each_number(void (*use)(void *context, const char *ip), void *context)
+{
+    (void)each_number(use, context, true, true);
+}
+
+void mu_uv_env_each_far_number(void (*use)(void *context, const char *ip), void *context)
+{
+    if (each_number(use, context, false, true) == 0) {
+        (void)each_number(use, context, true, false);
+    }
 }

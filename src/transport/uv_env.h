@@ -30,6 +30,8 @@ void mu_uv_env_stop(struct mu_uv_env *uv);
 
 /** Calls `use` with each IP address of this machine, except for link-local ones. */
 void mu_uv_env_each_number(void (*use)(void *context, const char *ip), void *context);
+/** The same for those that other machines may reach: loopback only if there is no other. */
+void mu_uv_env_each_far_number(void (*use)(void *context, const char *ip), void *context);
 
 /* A message from another thread: the memory is the sender's until `run` is called on the loop. */
 struct mu_post {

@@ -222,6 +222,9 @@ bool mu_peer_host_speaks(const struct mu_peer_host *h, const struct mu_peer_id *
                          const char *name);
 /** The peer's agent version; empty: it has not said. Lent. */
 struct mu_span mu_peer_host_agent(const struct mu_peer_host *h, const struct mu_peer_id *peer);
+/** Why the last dial to the peer failed, with the address that was dialled; empty: none failed, or
+ * it is connected now. Lent. */
+const char *mu_peer_host_why(const struct mu_peer_host *h, const struct mu_peer_id *peer);
 /** Returns the next connected peer; begins with NULL, and ends with NULL. There is no order.
  * Nothing else may happen between two calls. */
 const struct mu_peer_id *mu_peer_host_next_peer(const struct mu_peer_host *h,

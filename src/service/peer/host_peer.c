@@ -738,6 +738,13 @@ struct mu_span mu_peer_host_agent(const struct mu_peer_host *h, const struct mu_
     return peer == NULL ? (struct mu_span){0} : mu_span_str(peer->agent);
 }
 
+const char *mu_peer_host_why(const struct mu_peer_host *h, const struct mu_peer_id *id)
+{
+    const struct mu_host_peer *peer = mu_host_peer_find(h, id);
+
+    return peer == NULL || mu_host_peer_best(peer) != NULL ? "" : peer->why.text;
+}
+
 const struct mu_peer_id *mu_peer_host_next_peer(const struct mu_peer_host *h,
                                                 const struct mu_peer_id *after)
 {

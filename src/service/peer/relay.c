@@ -193,6 +193,9 @@ static void fail(struct mu_relay_place *p, const char *why)
            mu_peer_id_format(&p->at, id), why);
     mu_relay_reservation_failed(&p->reservation, mu_env_now(p->relay->env).mono);
     settle(p);
+    if (p->given.len != 0 && p->relay->config.refused != NULL) {
+        p->relay->config.refused(p->relay->config.context, &p->at, why);
+    }
 }
 
 static void take_answer(struct mu_relay_place *p, struct mu_span bytes)

@@ -34,6 +34,9 @@ struct mu_peer_relay_config {
     /** Our addresses through relays have changed. May be NULL. It must not free the relay, and is
      * called within the host's turns. */
     void (*changed)(void *context);
+    /** A relay of mu_peer_relay_reserve() gave us no place; it is asked again later. May be NULL.
+     * The same holds. */
+    void (*refused)(void *context, const struct mu_peer_id *at, const char *why);
     void *context;
 };
 

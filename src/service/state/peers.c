@@ -6,12 +6,26 @@
 #include "codec/text/cidr.h"
 #include "codec/peer/multiaddr.h"
 #include "core/alloc.h"
+#include "service/base/log.h"
+#include "service/peer/autonat.h"
 #include "service/peer/env.h"
+#include "service/peer/relay.h"
+
+#define VIA_MS 20000 /* for the first relay to lead here */
 
 struct mu_state_peers {
     struct mu_env *below;
     struct mu_peer_host *host;
     struct mu_peer_env *env;
+    struct mu_peer_relay *relay;
+    struct mu_peer_autonat *autonat;
+    size_t asked;   /* relays, */
+    size_t refused; /* and refusals */
+    struct mu_timer timer;
+    struct mu_errmsg why; /* of the last refusal */
+    void (*placed)(void *context, int status, const char *text);
+    void *waiter;
+    bool unreached; /* a peer tried to dial us, and could not */
     void (*stopped)(void *context);
     void *context;
 };
@@ -44,8 +58,113 @@ static void on_stopped(void *context)
     }
 }
 
+/* --- being reached ---------------------------------------------------------------------------- */
+
+static void tell_placed(struct mu_state_peers *p, int status)
+{
+    void (*placed)(void *context, int status, const char *text) = p->placed;
+
+    p->placed = NULL;
+    mu_env_timer_arm(p->below, &p->timer, MU_MONO_NEVER);
+    if (placed != NULL) {
+        placed(p->waiter, status, p->why.text);
+    }
+}
+
+static void on_relayed(void *context)
+{
+    struct mu_state_peers *p = context;
+
+    if (mu_peer_relay_addr(p->relay, 0).len != 0) {
+        tell_placed(p, 0);
+    }
+}
+
+static void on_refused(void *context, const struct mu_peer_id *at, const char *why)
+{
+    struct mu_state_peers *p = context;
+    char id[MU_PEER_ID_TEXT_MAX];
+
+    (void)mu_err(&p->why, MUSTER_ECONN, "the relay %s does not lead here: %s",
+                 mu_peer_id_format(at, id), why);
+    if (++p->refused >= p->asked) {
+        tell_placed(p, MUSTER_ECONN);
+    }
+}
+
+static void on_timer(struct mu_timer *timer)
+{
+    tell_placed(MU_CONTAINER_OF(timer, struct mu_state_peers, timer), MUSTER_ECONN);
+}
+
+static void on_dialled_back(void *context, const struct mu_peer_id *by, bool reached,
+                            const char *text)
+{
+    struct mu_state_peers *p = context;
+    char id[MU_PEER_ID_TEXT_MAX];
+
+    (void)mu_peer_id_format(by, id);
+    if (reached && p->unreached) {
+        mu_log(MUSTER_LOG_INFO, "SWARM-REACHABLE", "peer=%s", id);
+    } else if (!reached && !p->unreached && mu_peer_relay_addr(p->relay, 0).len == 0) {
+        mu_log(MUSTER_LOG_WARN, "SWARM-UNREACHABLE",
+               "peer=%s why=\"%s\", so others cannot load from here: open the port to them, or let "
+               "a relay lead them here (--via MULTIADDR)",
+               id, text);
+    }
+    p->unreached = p->unreached || !reached;
+}
+
+int mu_state_peers_via(struct mu_state_peers *p, const char *multiaddr,
+                       struct mu_errmsg *reterr_msg)
+{
+    int err = mu_peer_relay_reserve(p->relay, multiaddr, reterr_msg);
+
+    err = err != 0 ? err : mu_state_peers_allow(p, multiaddr, reterr_msg);
+    p->asked += err == 0 ? 1 : 0;
+    return err;
+}
+
+void mu_state_peers_await(struct mu_state_peers *p,
+                          void (*placed)(void *context, int status, const char *text),
+                          void *context)
+{
+    p->placed = placed;
+    p->waiter = context;
+    (void)mu_err(&p->why, MUSTER_ECONN, "no relay answered within %d s", VIA_MS / 1000);
+    mu_env_timer_arm(p->below, &p->timer, mu_mono_add_ms(mu_env_now(p->below).mono, VIA_MS));
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+/* Relays of others lead us to their peers in any case. */
+static int start_services(struct mu_state_peers *p, bool minds, struct mu_errmsg *reterr_msg)
+{
+    struct mu_peer_relay_config relay = mu_peer_relay_config_defaults();
+    struct mu_peer_autonat_config autonat = {.told = minds ? on_dialled_back : NULL, .context = p};
+    int err;
+
+    relay.changed = on_relayed;
+    relay.refused = on_refused;
+    relay.context = p;
+    err = mu_peer_relay_start(p->host, &relay, &p->relay, reterr_msg);
+    if (err == 0 && (mu_peer_autonat_start(p->host, &autonat, &p->autonat) != 0 ||
+                     mu_peer_env_new(p->host, &p->env) != 0)) {
+        err = mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    return err;
+}
+
+static void stop_services(struct mu_state_peers *p)
+{
+    mu_env_timer_arm(p->below, &p->timer, MU_MONO_NEVER);
+    mu_peer_autonat_free(p->autonat);
+    mu_peer_relay_free(p->relay);
+    mu_peer_host_stop(p->host); /* on_stopped() frees the rest */
+}
+
 int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity, bool closed,
-                         struct mu_state_peers **ret, struct mu_errmsg *reterr_msg)
+                         bool minds, struct mu_state_peers **ret, struct mu_errmsg *reterr_msg)
 {
     struct mu_peer_host_config config = mu_peer_host_config_defaults();
     struct mu_state_peers *p = mu_calloc(1, sizeof(*p));
@@ -55,6 +174,7 @@ int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity,
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
     p->below = env;
+    mu_timer_init(&p->timer, on_timer);
     config.identity = identity;
     config.private_swarm = closed;
     config.stopped = on_stopped;
@@ -64,23 +184,44 @@ int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity,
         mu_free(p);
         return err;
     }
-    if (mu_peer_env_new(p->host, &p->env) != 0) {
-        mu_peer_host_stop(p->host); /* it frees the rest */
-        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    err = start_services(p, minds, reterr_msg);
+    if (err != 0) {
+        stop_services(p);
+        return err;
     }
     *ret = p;
     return 0;
 }
 
+static int allow(struct mu_state_peers *p, const struct mu_peer_id *peer,
+                 struct mu_errmsg *reterr_msg)
+{
+    return mu_peer_host_allow(p->host, peer) == 0
+               ? 0
+               : mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+}
+
 int mu_state_peers_allow(struct mu_state_peers *p, const char *text, struct mu_errmsg *reterr_msg)
 {
-    const char *id = text[0] == '/' ? strstr(text, "/p2p/") : NULL;
+    struct mu_span rest;
+    struct mu_multiaddr_part part;
     struct mu_peer_id peer;
-    int err = mu_peer_id_parse(&peer, id != NULL ? id + 5 : text, reterr_msg);
+    struct mu_buf addr;
+    int err;
 
-    if (err == 0 && mu_peer_host_allow(p->host, &peer) != 0) {
-        err = mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    if (text[0] != '/') {
+        err = mu_peer_id_parse(&peer, text, reterr_msg);
+        return err != 0 ? err : allow(p, &peer, reterr_msg);
     }
+    mu_buf_init(&addr, MU_MULTIADDR_MAX);
+    err = mu_multiaddr_parse(&addr, text, reterr_msg);
+    rest = mu_buf_span(&addr);
+    while (err == 0 && mu_multiaddr_next(&rest, &part) == 1) {
+        if (part.code == MU_MA_P2P && mu_peer_id_from_bytes(&peer, part.value) == 0) {
+            err = allow(p, &peer, reterr_msg);
+        }
+    }
+    mu_buf_fini(&addr);
     return err;
 }
 
@@ -122,6 +263,16 @@ int mu_state_peers_listen(struct mu_state_peers *p, const char *multiaddr,
     return mu_peer_host_listen(p->host, multiaddr, reterr_msg);
 }
 
+void mu_state_peers_add_number(struct mu_state_peers *p, const char *ip)
+{
+    (void)mu_peer_host_add_number(p->host, ip);
+}
+
+const char *mu_state_peers_why(const struct mu_state_peers *p, const struct mu_peer_id *peer)
+{
+    return mu_peer_host_why(p->host, peer);
+}
+
 struct mu_env *mu_state_peers_env(struct mu_state_peers *p)
 {
     return mu_peer_env_env(p->env);
@@ -132,19 +283,47 @@ struct mu_peer_host *mu_state_peers_host(struct mu_state_peers *p)
     return p->host;
 }
 
-void mu_state_peers_address(struct mu_state_peers *p, char *text, size_t cap)
+int mu_state_peers_advertise(struct mu_state_peers *p, const char *host,
+                             struct mu_errmsg *reterr_msg)
 {
-    struct mu_span addr = mu_peer_host_announced(p->host, 0);
-    char id[MU_PEER_ID_TEXT_MAX];
-    char base[512];
+    struct mu_addr addr = {0};
+    char text[MU_MULTIADDR_TEXT_MAX];
+    struct mu_buf bytes;
+    int err;
 
-    addr = addr.len != 0 ? addr : mu_peer_host_listening(p->host, 0);
+    if (host[0] == '/') {
+        return mu_peer_host_announce(p->host, host, reterr_msg);
+    }
+    (void)mu_multiaddr_dial(mu_peer_host_listening(p->host, 0), &addr, NULL);
+    (void)snprintf(addr.host, sizeof(addr.host), "%s", host);
+    mu_buf_init(&bytes, MU_MULTIADDR_MAX);
+    err = mu_multiaddr_from(&bytes, &addr, reterr_msg);
+    err = err != 0
+              ? err
+              : mu_peer_host_announce(p->host,
+                                      mu_multiaddr_format(mu_buf_span(&bytes), text, sizeof(text)),
+                                      reterr_msg);
+    mu_buf_fini(&bytes);
+    return err;
+}
+
+void mu_state_peers_address(struct mu_state_peers *p, size_t i, char *text, size_t cap)
+{
+    struct mu_span addr = mu_peer_host_announced(p->host, i);
+    struct mu_peer_id named = {0};
+    struct mu_addr unused;
+    char id[MU_PEER_ID_TEXT_MAX];
+    size_t len;
+
     text[0] = '\0';
-    if (addr.len != 0) {
-        (void)mu_multiaddr_format(addr, base, sizeof(base));
-        (void)snprintf(
-            text, cap, "%.300s%s%s", base, strstr(base, "/p2p/") != NULL ? "" : "/p2p/",
-            strstr(base, "/p2p/") != NULL ? "" : mu_peer_id_format(mu_peer_host_id(p->host), id));
+    if (addr.len == 0) {
+        return;
+    }
+    (void)mu_multiaddr_dial(addr, &unused, &named);
+    len = strlen(mu_multiaddr_format(addr, text, cap));
+    if (named.len == 0) {
+        (void)snprintf(text + len, cap - len, "/p2p/%s",
+                       mu_peer_id_format(mu_peer_host_id(p->host), id));
     }
 }
 
@@ -167,12 +346,14 @@ int mu_state_peers_resolve(struct mu_state_peers *p, const char *text, struct mu
     }
     mu_buf_init(&addr, MU_MULTIADDR_MAX);
     err = mu_multiaddr_parse(&addr, text, reterr_msg);
-    if (err == 0 && (mu_multiaddr_dial(mu_buf_span(&addr), &below, &peer) != 0 || peer.len == 0)) {
+    if (err == 0 && ((mu_multiaddr_dial(mu_buf_span(&addr), &below, &peer) != 0 &&
+                      mu_multiaddr_circuit(mu_buf_span(&addr), NULL, NULL, &peer) != 0) ||
+                     peer.len == 0)) {
         err =
-            mu_err(reterr_msg, MUSTER_EURL, "%.120s names no peer; it must end with /p2p/ID", text);
+            mu_err(reterr_msg, MUSTER_EURL, "%.190s names no peer; it must end with /p2p/ID", text);
     }
     if (err == 0 && mu_peer_host_add_addr(p->host, &peer, mu_buf_span(&addr)) != 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL, "%.120s cannot be dialled", text);
+        err = mu_err(reterr_msg, MUSTER_EURL, "%.190s cannot be dialled", text);
     }
     mu_buf_fini(&addr);
     if (err == 0) {
@@ -187,5 +368,5 @@ void mu_state_peers_stop(struct mu_state_peers *p, void (*stopped)(void *context
     p->stopped = stopped;
     p->context = context;
     mu_peer_env_free(p->env);
-    mu_peer_host_stop(p->host);
+    stop_services(p);
 }
