@@ -267,6 +267,7 @@ static int start(void *context)
     config.msg_len_max = (size_t)o->msg_len_max;
     config.idle_ms = (uint32_t)o->idle_ms;
     config.relay = o->relay ? &relay : NULL;
+    config.autonat = o->autonat;
     config.ended = on_ended;
     config.bootstrapped = on_bootstrapped;
     config.stopped = on_stopped;

@@ -37,6 +37,7 @@ struct p2pd_options {
     bool relay_service_given;
     bool relay_discovery;
     bool auto_relay;
+    bool autonat;
     bool force_public;
     bool force_private;
     int64_t relay_max_circuits;

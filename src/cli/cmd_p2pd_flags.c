@@ -335,7 +335,7 @@ int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
         {"i", FLAG_BOOL, &from_stdin, "refused: configuration files are not read"},
         {"tls", FLAG_BOOL, NULL, "TLS besides Noise"},
         {"quic", FLAG_BOOL, NULL, "deprecated"},
-        {"autonat", FLAG_BOOL, NULL, "tell peers whether they can be dialled"},
+        {"autonat", FLAG_BOOL, &o->autonat, "tell peers whether they can be dialled"},
         {"natPortMap", FLAG_BOOL, NULL, "ask a router for a port"},
         {"connManager", FLAG_BOOL, NULL, "close connections when there are many"},
         {"connHi", FLAG_INT, NULL, "number of connections at which it begins"},

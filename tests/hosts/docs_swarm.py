@@ -274,6 +274,23 @@ def test_behind_firewall():
     check_hidden(hide_behind_firewall, "firewall")
 
 
+def test_p2pd_dials_back():
+    """In a swarm of hivemind's trainers, their daemons are the peers that are asked."""
+    with Rig(2) as rig:
+        site = Site(rig)
+        a, b = rig.hosts
+        daemon = site.serve(a, "muster peer id --new --identity boot.key; exec muster p2pd -autonat=1 -dhtServer=1 "
+                            "-hostAddrs=/ip4/0.0.0.0/tcp/4001 -listen=/unix/tmp/%s.sock -id=boot.key"
+                            % os.path.basename(rig.path), "Peer Addrs", "p2pd: a daemon")
+        peer = re.search(r"Peer ID: (\w+)", daemon.output())[1]
+        hidden = hide_behind_nat(b)
+        process = site.start(b, "exec muster peer serve --bootstrap /ip4/%s/tcp/4001/p2p/%s %s" % (
+            a.address, peer, hidden))
+        process.says("cannot dial this one", PATIENCE)
+        checks.ok(b.address + ":29701" in process.output(), "p2pd: it says what was tried",
+                  process.output())
+
+
 def test_no_relay():
     with Rig(2) as rig:
         site = Site(rig)

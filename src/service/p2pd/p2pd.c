@@ -77,6 +77,10 @@ static int start_host(struct mu_p2pd *d, struct mu_errmsg *reterr_msg)
     if (err == 0 && d->config.relay != NULL) {
         err = mu_peer_relay_start(d->host, d->config.relay, &d->relay, reterr_msg);
     }
+    if (err == 0 && d->config.autonat) {
+        err = mu_peer_autonat_start(d->host, &(struct mu_peer_autonat_config){0}, &d->autonat);
+        err = err == 0 ? 0 : mu_err(reterr_msg, err, "%s", muster_strerror(err));
+    }
     if (err != 0 || d->config.routing == MU_P2PD_ROUTING_OFF) {
         return err;
     }
@@ -168,7 +172,9 @@ void mu_p2pd_stop(struct mu_p2pd *d)
     mu_p2pd_boot_free(d);
     mu_kad_stop(d->kad);
     d->kad = NULL;
+    mu_peer_autonat_free(d->autonat);
     mu_peer_relay_free(d->relay);
+    d->autonat = NULL;
     d->relay = NULL;
     mu_peer_host_stop(d->host);
 }

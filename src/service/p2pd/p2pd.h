@@ -56,6 +56,7 @@ struct mu_p2pd_config {
     uint64_t held_bytes_max;   /* 512 MiB */
     uint64_t client_bytes_max; /* of calls of one client that peers have not taken. 256 MiB */
     const struct mu_peer_relay_config *relay; /* terms of relaying; NULL: none. Copied */
+    bool autonat;                    /* dials peers back that ask whether they can be dialled */
     struct mu_peer_host_config host; /* terms of the host, but for identity, agent, stopped */
     /** There is nobody left to serve; the owner may stop it. May be NULL. */
     void (*ended)(void *context, enum mu_p2pd_end why);

@@ -14,6 +14,7 @@
 
 #include "core/prng.h"
 #include "proto/p2pd/pipe.h"
+#include "service/peer/autonat.h"
 #include "service/peer/kad.h"
 #include "service/p2pd/p2pd.h"
 
@@ -78,6 +79,7 @@ struct mu_p2pd {
     struct mu_peer_host *host;
     struct mu_kad *kad;
     struct mu_peer_relay *relay;
+    struct mu_peer_autonat *autonat;
     struct mu_list listeners;
     struct mu_list clients;
     struct mu_list boots;
