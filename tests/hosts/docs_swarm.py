@@ -4,6 +4,7 @@ the commands print; and a donor that others cannot dial.
 
     docs_swarm.py [MUSTER] [--only=TEXT]
 """
+import asyncio
 import base64
 import json
 import os
@@ -13,6 +14,7 @@ import time
 
 from docs_hosts import PATIENCE, Site, block, checks, commands, read_model, write_model
 from rig import Rig, muster_path, wait_until
+import p2pd_lib
 
 RUN = "run_state_averager"
 TRAINER = "TrainingStateAverager"
@@ -272,6 +274,40 @@ def test_behind_nat():
 
 def test_behind_firewall():
     check_hidden(hide_behind_firewall, "firewall")
+
+
+def test_trainers_reach_a_hidden_donor():
+    """As hivemind does: the donor's id from the DHT, its address from the daemon's own routing."""
+    with Rig(3) as rig:
+        site = Site(rig)
+        a, b, c = rig.hosts
+        hidden = hide_behind_nat(b)
+        write_trained(b)
+        boot = dialled(site.serve(a, "muster dht serve --listen /ip4/0.0.0.0/tcp/4001", "joined",
+                                  "trainers: the first peer"), a)
+        donor = site.serve(b, "exec muster state serve --insecure --bootstrap %s --via %s --prefix "
+                           "%s --hivemind %s %s model.safetensors" % (boot, boot, RUN, TRAINER,
+                                                                      hidden),
+                           "found in the DHT", "trainers: a donor that they cannot dial")
+        peer = re.search(r"p2p-circuit/p2p/(\w+)", donor.output())[1]
+        method = "%s::%s.rpc_download_state" % (RUN, TRAINER)
+        said = site.run(c, "muster peer call --stream --bootstrap %s %s %s ''" % (boot, peer,
+                                                                                  method),
+                        "trainers: they call it all the same")
+        checks.ok("optimizer_metadata" in said or b"optimizer_metadata".hex() in said,
+                  "trainers: and get what they need", said)
+        control = os.path.join(c.path, "c.sock")
+        site.serve(c, "exec muster p2pd -b=1 -bootstrapPeers=%s -dhtServer=1 -relay=1 -hostAddrs="
+                   "/ip4/0.0.0.0/tcp/0 -listen=/unix%s" % (boot, control), "Peer Addrs",
+                   "trainers: a daemon")
+        daemon = p2pd_lib.Daemon(muster_path(), listen="/unix" + control)
+        try:
+            asyncio.run(asyncio.wait_for(
+                daemon.stream(p2pd_lib.from_base58(peer), method.encode()), PATIENCE))
+            checks.ok(True, "trainers: the daemon opens a stream to it")
+        except p2pd_lib.Failure as error:
+            checks.ok(False, "trainers: the daemon opens a stream to it", error)
+        os.rmdir(daemon.dir)
 
 
 def test_p2pd_dials_back():
