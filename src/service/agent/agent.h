@@ -97,7 +97,8 @@ struct mu_agent_verdict {
     const char *program; /* argv[0] of a worker */
     bool has_failure;
     bool failure_here;               /* it was one of ours */
-    struct mu_failure first_failure; /* of the run, as far as it is known here */
+    struct mu_failure first_failure; /* of the last round in which workers ran, as far as it is
+                                        known here; the run recovered from earlier ones */
     uint32_t worker_count;
     const struct mu_agent_worker_end *workers;
     uint32_t restart_count;

@@ -204,6 +204,8 @@ void mu_agent_failure_publish(struct mu_agent_worker *w);
 bool mu_agent_failure_is_publishing(const struct mu_agent_service *s);
 /** Checks whether a failure is there. */
 void mu_agent_failure_read(struct mu_agent_round *r);
+/** Workers start again: a failure of the rounds before was recovered from, and ends nothing. */
+void mu_agent_failure_forget(struct mu_agent_service *s);
 
 /* workers.c */
 int mu_agent_workers_init(struct mu_agent_service *s);

@@ -178,6 +178,13 @@ static int encode(struct mu_agent_round *r, const struct mu_agent_worker *w)
     return err;
 }
 
+void mu_agent_failure_forget(struct mu_agent_service *s)
+{
+    mu_failure_fini(&s->verdict.first_failure);
+    s->verdict.has_failure = false;
+    s->verdict.failure_here = false;
+}
+
 /* --- writing and reading ---------------------------------------------------------------------- */
 
 static void on_op(struct mu_store_op *op);

@@ -351,6 +351,7 @@ static void begin_attempt(struct mu_agent_service *s, uint64_t generation, uint3
     s->generation = generation;
     s->running_count = 0;
     s->spawn_failed = false;
+    mu_agent_failure_forget(s);
     s->attempt = (struct mu_agent_attempt){
         .round = r->number,
         .generation = generation,

@@ -440,6 +440,26 @@ static void test_agent_service_restarts_within_the_budget(void **state)
     }
 }
 
+static void test_agent_service_forgets_a_failure_that_it_recovered_from(void **state)
+{
+    static const char script[] = "[ $TORCHELASTIC_RESTART_COUNT$RANK != 01 ] || exit 3; "
+                                 "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || echo again; exec sleep 60";
+    struct seat *a = prepare(0, script, 1, 1, "max_restarts=1");
+    (void)state;
+
+    a->config.policy.restarts_max = 1;
+    start(a);
+    wait_output(a, "again\nagain\n");
+    mu_agent_service_signal(a->agent, SIGTERM);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_STOPPED);
+    assert_int_equal(a->verdict.restart_count, 1);
+    assert_null(strstr(a->text, "first failure"));
+    assert_has(a->text, "stopped by the agent on this node: rank 0 (");
+    assert_has(a->text, "rank 1 (");
+    assert_has(a->json, "\"first_failure\": null");
+}
+
 static void test_agent_service_passes_a_signal_on(void **state)
 {
     static const char script[] = "trap 'echo got INT; exit 0' INT; echo ready; "
@@ -607,6 +627,7 @@ int main(void)
         TEST(test_agent_service_streams_lead_where_its_user_says),
         TEST(test_agent_service_names_the_first_failure_everywhere),
         TEST(test_agent_service_restarts_within_the_budget),
+        TEST(test_agent_service_forgets_a_failure_that_it_recovered_from),
         TEST(test_agent_service_passes_a_signal_on),
         TEST(test_agent_service_kills_who_does_not_obey),
         TEST(test_agent_service_leaves_no_grandchild_behind),
