@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "codec/agent/failure.h"
 #include "core/assert.h"
 #include "proto/agent/agent_internal.h"
 
@@ -154,9 +155,18 @@ static void exchange_failed(struct mu_agent *a, struct mu_agent_update *u, int c
 
 static void say_how_it_ended(struct mu_agent *a, struct mu_agent_update *u, const char *then)
 {
-    MU_AGENT_SAY(a, u, "worker %u %s %d%s", a->first_rank,
-                 a->exit_code < 0 ? "was ended by signal" : "exited with",
-                 a->exit_code < 0 ? -a->exit_code : a->exit_code, then);
+    const char *name = mu_signal_name(-a->exit_code);
+    char how[48];
+
+    if (name != NULL) {
+        (void)snprintf(how, sizeof(how), "was ended by %s", name);
+    } else {
+        (void)snprintf(how, sizeof(how), "%s %d",
+                       a->exit_code < 0 ? "was ended by signal" : "exited with",
+                       a->exit_code < 0 ? -a->exit_code : a->exit_code);
+    }
+    MU_AGENT_SAY(a, u, "rank %u (local rank %u) %s%s", a->base + a->first_rank, a->first_rank, how,
+                 then);
 }
 
 /* One of our workers has failed in a round that is not over. A backend that keeps the restart
@@ -208,9 +218,10 @@ static void name_stragglers(struct mu_agent *a, struct mu_agent_update *u)
     }
     a->deadline = MU_MONO_NEVER;
     MU_AGENT_SAY(a, u,
-                 "%u of %u workers still run %llu s after the last one ended; worker %u is %s",
+                 "%u of %u workers still run %llu s after the last one ended; rank %u (local rank "
+                 "%u) is %s",
                  a->config.workers - a->exited, a->config.workers,
-                 (unsigned long long)(a->config.straggler_ms / 1000), first,
+                 (unsigned long long)(a->config.straggler_ms / 1000), a->base + first, first,
                  a->exited + 1 == a->config.workers ? "the one" : "one of them");
 }
 
@@ -251,7 +262,8 @@ static void take_spawn_failed(struct mu_agent *a, const struct mu_agent_event *e
     if (a->state != MU_AGENT_IS_STARTING) {
         return;
     }
-    MU_AGENT_SAY(a, u, "worker %u could not be started: %s", e->local_rank, words(e));
+    MU_AGENT_SAY(a, u, "rank %u (local rank %u) could not be started: %s", a->base + e->local_rank,
+                 e->local_rank, words(e));
     mu_agent_end(a, u, MU_AGENT_ERROR, e->code, MU_AGENT_CLOSING);
 }
 
@@ -632,6 +644,7 @@ static void take(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
         take_assigned(a, e, u);
         break;
     case MU_AGENT_READY:
+        a->base = e->base;
         start_workers(a, u);
         break;
     case MU_AGENT_NOT_READY:

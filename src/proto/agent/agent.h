@@ -51,6 +51,8 @@
  *  - all with 0 is success: a worker that finishes early stays finished; any other end of a worker
  *    is the failure of the group. Once a round is over, or workers are being stopped, no exit
  *    counts as a failure or as success: a worker that was told to save may well end with 0;
+ *  - ranks are the world's: a decision names a worker by its rank in the world, and then by its
+ *    local rank;
  *  - stragglers are named: when some workers have succeeded and others still run `straggler_ms`
  *    later, that is logged once, and nothing is done about it. Other nodes may be waiting for just
  *    these;
@@ -141,7 +143,7 @@ struct mu_agent_config mu_agent_config_defaults(void);
 enum mu_agent_event_type {
     MU_AGENT_START = 1,
     MU_AGENT_ASSIGNED,     /* round, restarts_left, host */
-    MU_AGENT_READY,        /* round: ranks are exchanged, the worker's environment is known */
+    MU_AGENT_READY,        /* round, base: ranks are exchanged, the worker's environment is known */
     MU_AGENT_NOT_READY,    /* round: the exchange failed; code, text */
     MU_AGENT_SPAWNED,      /* generation: all workers run */
     MU_AGENT_SPAWN_FAILED, /* generation: worker `local_rank` could not be started; code, text */
@@ -167,6 +169,7 @@ struct mu_agent_event {
     uint32_t restarts_left; /* MU_AGENT_NOT_KEPT: the backend has no budget */
     bool host;              /* others depend on this process: it serves the rendezvous */
     uint32_t local_rank;
+    uint32_t base; /* the rank in the world of this node's first worker */
     int exit_code;
     int signal;
     int code;
@@ -257,6 +260,7 @@ struct mu_agent {
     mu_mono_t by;    /* when it must have ended; MU_MONO_NEVER: no limit */
     uint32_t exited; /* how many workers have exited */
     uint64_t exited_bits[MU_AGENT_WORKERS_MAX / 64];
+    uint32_t base; /* the rank of local rank 0 */
     uint32_t first_rank;
     int exit_code;
 

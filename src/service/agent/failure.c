@@ -146,7 +146,8 @@ static void read_error_file(struct mu_agent_service *s, uint32_t local_rank, str
     mu_buf_init(&text, MU_FAILURE_BYTES_MAX);
     s->events.read_error_file(s->events.context, local_rank, &text);
     if (text.len != 0 && mu_failure_read_error_file(f, mu_buf_span(&text)) != 0) {
-        mu_agent_log(s, "the error file of worker %u is not in PyTorch's format", local_rank);
+        mu_agent_log(s, "the error file of rank %u (local rank %u) is not in PyTorch's format",
+                     f->rank, local_rank);
     }
     mu_buf_fini(&text);
 }
@@ -293,8 +294,9 @@ static void write_first(struct mu_agent_round *r)
     r->op_order = worker_order(w);
     r->tries = 0;
     if (encode(r, w) != 0) {
-        mu_agent_log(r->s, "the failure of worker %u cannot be recorded for the other nodes",
-                     w->local_rank);
+        mu_agent_log(
+            r->s, "the failure of rank %u (local rank %u) cannot be recorded for the other nodes",
+            w->end.rank, w->local_rank);
     } else if (!r->store_open) {
         keep(r, mu_buf_span(&r->op_text));
     } else {

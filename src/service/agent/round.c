@@ -136,7 +136,8 @@ void mu_agent_round_not_ready(struct mu_agent_round *r, int status, const char *
 static void maybe_ready(struct mu_agent_round *r)
 {
     if (r->has_ranks && r->has_master && !r->closing && r->s->round == r) {
-        mu_agent_tell(r->s, (struct mu_agent_event){.type = MU_AGENT_READY, .round = r->number});
+        mu_agent_tell(r->s, (struct mu_agent_event){
+                                .type = MU_AGENT_READY, .round = r->number, .base = r->ranks.base});
     }
 }
 

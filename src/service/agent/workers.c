@@ -176,7 +176,7 @@ static void on_started(struct mu_child *child, int status)
         send_signal(w, SIGKILL);
     }
     if (s->running_count == s->config.policy.workers) {
-        mu_agent_log(s, "round %llu: workers %u to %u of %u are running",
+        mu_agent_log(s, "round %llu: ranks %u to %u of %u are running",
                      (unsigned long long)s->attempt.round, s->attempt.ranks.base,
                      s->attempt.ranks.base + s->config.policy.workers - 1, s->attempt.ranks.world);
         if (s->events.started != NULL) {

@@ -112,7 +112,7 @@ static void note_end(struct mu_rdzv_run *run)
     run->ended_noted = true;
     log_end(run, reasons[room->last_end.reason]);
     if (room->last_end.has_who) {
-        note(run, "round %" PRIu64 " is over: %s %s, rank %" PRIu32, room->last_end.round,
+        note(run, "round %" PRIu64 " is over: %s %s, node %" PRIu32, room->last_end.round,
              reasons[room->last_end.reason], room->last_end.who, room->last_end.who_rank);
     } else {
         note(run, "round %" PRIu64 " is over: %s", room->last_end.round,

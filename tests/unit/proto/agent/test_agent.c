@@ -243,7 +243,22 @@ static void test_agent_the_first_failure_is_reported_at_once(void **state)
     assert_int_equal(rig_group(MU_AGENT_GROUP_GONE, 1), ENDED);
     assert_ended(MU_AGENT_FAILED);
     assert_int_equal(rig.u.first_rank, 1);
-    assert_string_equal(rig.u.text, "worker 1 was ended by signal 9; no restart is left");
+    assert_string_equal(rig.u.text,
+                        "rank 1 (local rank 1) was ended by SIGKILL; no restart is left");
+}
+
+static void test_agent_ranks_are_the_worlds(void **state)
+{
+    (void)state;
+
+    assert_int_equal(rig_start(), JOIN);
+    assert_int_equal(rig_assigned(0), EXCHANGE);
+    assert_int_equal(
+        rig_step((struct mu_agent_event){.type = MU_AGENT_READY, .round = 0, .base = 6}), SPAWN);
+    assert_int_equal(rig_group(MU_AGENT_SPAWNED, 1), 0);
+    assert_int_equal(rig_exited(1, 1, 3), REPORT | JOIN | SIGNAL);
+    assert_string_equal(
+        rig.u.text, "rank 7 (local rank 1) exited with 3; restarting all, 1 of 2 restarts left");
 }
 
 static void test_agent_the_backend_that_keeps_it_decides_when_it_is_spent(void **state)
@@ -316,7 +331,8 @@ static void test_agent_worker_that_cannot_start_is_an_error(void **state)
     assert_int_equal(rig_group(MU_AGENT_GROUP_GONE, 1), ENDED);
     assert_ended(MU_AGENT_ERROR);
     assert_int_equal(rig.u.code, MUSTER_ENOENT);
-    assert_non_null(strstr(rig.u.text, "worker 1 could not be started: no such program"));
+    assert_non_null(
+        strstr(rig.u.text, "rank 1 (local rank 1) could not be started: no such program"));
 }
 
 static void test_agent_all_with_0_is_success(void **state)
@@ -350,7 +366,8 @@ static void test_agent_stragglers_are_named(void **state)
     assert_null(rig.u.text);
     assert_int_equal(rig_pass(1), 0);
     assert_string_equal(
-        rig.u.text, "1 of 2 workers still run 30 s after the last one ended; worker 1 is the one");
+        rig.u.text,
+        "1 of 2 workers still run 30 s after the last one ended; rank 1 (local rank 1) is the one");
     /* Once is enough, and the worker may take its time. */
     assert_int_equal(mu_agent_deadline(&rig.a).ns, MU_MONO_NEVER.ns);
     assert_int_equal(rig_pass(3600000), 0);
@@ -366,7 +383,8 @@ static void test_agent_stragglers_are_named(void **state)
     assert_int_equal(rig_group(MU_AGENT_SPAWNED, 1), 0);
     assert_int_equal(rig_pass(30000), 0);
     assert_string_equal(
-        rig.u.text, "1 of 2 workers still run 30 s after the last one ended; worker 0 is the one");
+        rig.u.text,
+        "1 of 2 workers still run 30 s after the last one ended; rank 0 (local rank 0) is the one");
 }
 
 static void test_agent_left_overs_do_not_delay_success(void **state)
@@ -903,6 +921,7 @@ int main(void)
         TEST(test_agent_changes_of_membership_cost_nothing),
         TEST(test_agent_dismissed_by_the_backend_has_failed),
         TEST(test_agent_the_first_failure_is_reported_at_once),
+        TEST(test_agent_ranks_are_the_worlds),
         TEST(test_agent_the_backend_that_keeps_it_decides_when_it_is_spent),
         TEST(test_agent_failure_while_the_others_still_start),
         TEST(test_agent_workers_may_end_before_all_are_told_to_run),
