@@ -151,7 +151,8 @@ static void on_ended(void *context, const struct mu_agent_verdict *verdict)
     run_events_ended(&r->events, verdict);
     run_watch_ended(&r->watch, verdict);
     mu_buf_init(&text, (size_t)16 << 20);
-    if (r->code != 0 && !cli_log_is_json() && mu_agent_verdict_text(verdict, &text) == 0) {
+    if (r->code != 0 && !cli_log_is_json() &&
+        mu_agent_verdict_text(verdict, r->wordy, &text) == 0) {
         mu_output_say(r->output, MU_STDERR, mu_buf_span(&text));
     }
     mu_buf_fini(&text);

@@ -102,6 +102,18 @@ static void finish_free(struct mu_agent_service *s)
     freed(context);
 }
 
+/* Returns what `text` has behind the last line that was logged: "x; y" after "x" adds "y". */
+static const char *unsaid(const struct mu_agent_service *s, const char *text)
+{
+    size_t len = strlen(s->said.text);
+
+    if (len == 0 || strncmp(text, s->said.text, len) != 0 ||
+        (text[len] != '\0' && strncmp(text + len, "; ", 2) != 0)) {
+        return text;
+    }
+    return text[len] == '\0' ? text + len : text + len + 2;
+}
+
 static void tell_end(struct mu_agent_service *s)
 {
     struct mu_agent_verdict *v = &s->verdict;
@@ -110,6 +122,7 @@ static void tell_end(struct mu_agent_service *s)
     mu_env_timer_arm(s->env, &s->end_timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->ask_timer, MU_MONO_NEVER);
     v->text = s->text.text;
+    v->unsaid = unsaid(s, v->text);
     v->run_id = s->rdzv->run_id;
     v->host = s->config.host != NULL ? s->config.host : s->rdzv->node;
     v->program = s->config.argv[0];
@@ -307,16 +320,23 @@ static void carry_out(struct mu_agent_service *s, const struct mu_agent_update *
     }
 }
 
+static bool is_bad_end(const struct mu_agent_update *u)
+{
+    return (u->flags & MU_AGENT_ENDED) != 0 && u->outcome != MU_AGENT_SUCCEEDED &&
+           u->outcome != MU_AGENT_GRACEFUL;
+}
+
 static void step(struct mu_agent_service *s, const struct mu_agent_event *event)
 {
     struct mu_agent_update u;
     int err = mu_agent_step(&s->machine, event, &u);
 
     MU_ASSERT(err == 0);
-    /* An end that was decided before the workers were gone was reported then. */
-    if (u.text != NULL && strcmp(u.text, s->said.text) != 0) {
+    /* An end that was decided before the workers were gone was reported then. A bad one that comes
+     * at once is in the verdict, and is not said twice. */
+    if (u.text != NULL && unsaid(s, u.text)[0] != '\0' && !is_bad_end(&u)) {
+        mu_agent_log(s, "%s", unsaid(s, u.text));
         (void)mu_err(&s->said, 0, "%s", u.text);
-        mu_agent_log(s, "%s", u.text);
     }
     carry_out(s, &u);
 }

@@ -89,9 +89,10 @@ struct mu_agent_worker_end {
 /* Lent until the agent is freed. */
 struct mu_agent_verdict {
     enum mu_agent_outcome outcome;
-    int code;         /* ERROR: why */
-    const char *text; /* in one sentence */
-    int signal;       /* STOPPED: the signal that did it */
+    int code;           /* ERROR: why */
+    const char *text;   /* in one sentence */
+    const char *unsaid; /* the end of `text` that was not in the last line of `log`; perhaps "" */
+    int signal;         /* STOPPED: the signal that did it */
     const char *run_id;
     const char *host;
     const char *program; /* argv[0] of a worker */
@@ -107,7 +108,8 @@ struct mu_agent_verdict {
 };
 
 struct mu_agent_service_events {
-    /** One line for each decision, without a line end. */
+    /** One line for each decision, without a line end. What ends the run badly at once is only in
+     * the verdict. */
     void (*log)(void *context, const char *line);
     /** Called before workers are started. 0, or a negative code with a text: they are not started.
      * May be NULL. */
@@ -164,8 +166,11 @@ void mu_agent_service_free(struct mu_agent_service *s);
 
 /** 0: SUCCEEDED, GRACEFUL; 1: all else, as torchrun has it. */
 int mu_agent_verdict_exit_code(const struct mu_agent_verdict *v);
-/** Writes one screen for people. MUSTER_ENOMEM, MUSTER_ELIMIT. */
-int mu_agent_verdict_text(const struct mu_agent_verdict *v, struct mu_buf *out);
+/**
+ * Writes one screen for people; `brief`: without what the reader has seen in the log.
+ * MUSTER_ENOMEM, MUSTER_ELIMIT.
+ */
+int mu_agent_verdict_text(const struct mu_agent_verdict *v, bool brief, struct mu_buf *out);
 /** Writes one JSON object and a line end. Errors likewise. */
 int mu_agent_verdict_json(const struct mu_agent_verdict *v, struct mu_buf *out);
 

@@ -8,6 +8,7 @@
 
 #define SCREEN_LINES 12 /* of the last output, or of a traceback */
 #define LINE_BYTES   160
+#define FIELD_BYTES  1024 /* of a sentence or of paths */
 
 int mu_agent_verdict_exit_code(const struct mu_agent_verdict *v)
 {
@@ -51,12 +52,12 @@ static bool is_follower(const struct mu_agent_verdict *v, const struct mu_agent_
 /* --- for people ------------------------------------------------------------------------------- */
 
 /* Other nodes and workers wrote it: control characters do not reach the terminal. */
-static int put_plain(struct mu_buf *out, struct mu_span line)
+static int put_plain(struct mu_buf *out, struct mu_span line, size_t max)
 {
-    char text[LINE_BYTES];
+    char text[FIELD_BYTES];
     size_t len = 0;
 
-    for (size_t i = 0; i < line.len && len < sizeof(text); i++) {
+    for (size_t i = 0; i < line.len && len < max; i++) {
         uint8_t c = line.data[i];
 
         if (c == '\t') {
@@ -94,7 +95,7 @@ static int put_last_lines(struct mu_buf *out, const char *title, const char *tex
 
         err = mu_failure_put(out, "    | ");
         if (err == 0) {
-            err = put_plain(out, mu_span(text + begin, stop - begin));
+            err = put_plain(out, mu_span(text + begin, stop - begin), LINE_BYTES);
         }
         if (err == 0) {
             err = mu_failure_put(out, "\n");
@@ -109,7 +110,7 @@ static int put_field(struct mu_buf *out, const char *name, const char *text)
     int err = mu_failure_put(out, "  %-10s ", name);
 
     if (err == 0) {
-        err = put_plain(out, mu_span_str(text));
+        err = put_plain(out, mu_span_str(text), FIELD_BYTES);
     }
     return err == 0 ? mu_failure_put(out, "\n") : err;
 }
@@ -122,7 +123,7 @@ static int put_first(struct mu_buf *out, const struct mu_agent_verdict *v)
         mu_failure_put(out, "first failure: rank %u (local rank %u) on ", f->rank, f->local_rank);
 
     if (err == 0) {
-        err = put_plain(out, mu_span_str(f->host));
+        err = put_plain(out, mu_span_str(f->host), LINE_BYTES);
     }
     if (err == 0) {
         err = mu_failure_put(out, "%s: %s\n  pid %lld, round %llu, restart %u\n",
@@ -179,12 +180,31 @@ static bool stopped_here(const struct mu_agent_verdict *v, const struct mu_agent
     return is_stopped(w) && !is_first(v, w);
 }
 
-int mu_agent_verdict_text(const struct mu_agent_verdict *v, struct mu_buf *out)
+/* "12.3 s", "5 min 3 s", "2 h 10 min" */
+static const char *describe_time(uint64_t ms, char *out, size_t cap)
 {
-    int err = mu_failure_put(out, "%s: ", mu_agent_outcome_name(v->outcome));
+    unsigned long long s = ms / 1000;
+
+    if (s < 100) {
+        (void)snprintf(out, cap, "%llu.%llu s", s, (unsigned long long)(ms / 100 % 10));
+    } else if (s < 3600) {
+        (void)snprintf(out, cap, "%llu min %llu s", s / 60, s % 60);
+    } else {
+        (void)snprintf(out, cap, "%llu h %llu min", s / 3600, s / 60 % 60);
+    }
+    return out;
+}
+
+int mu_agent_verdict_text(const struct mu_agent_verdict *v, bool brief, struct mu_buf *out)
+{
+    const char *why = brief ? v->unsaid : v->text;
+    char took[48];
+    int err =
+        mu_failure_put(out, "%s after %s%s", mu_agent_outcome_name(v->outcome),
+                       describe_time(v->took_ms, took, sizeof(took)), why[0] == '\0' ? "" : ": ");
 
     if (err == 0) {
-        err = put_plain(out, mu_span_str(v->text));
+        err = put_plain(out, mu_span_str(why), FIELD_BYTES);
     }
     if (err == 0) {
         err = mu_failure_put(out, "\n");

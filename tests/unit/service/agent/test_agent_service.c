@@ -126,7 +126,7 @@ static void on_ended(void *context, const struct mu_agent_verdict *verdict)
     seat->ended = true;
     seat->verdict = *verdict;
     mu_buf_init(&out, sizeof(seat->json) - 1);
-    assert_int_equal(mu_agent_verdict_text(verdict, &out), 0);
+    assert_int_equal(mu_agent_verdict_text(verdict, false, &out), 0);
     assert_true(out.len < sizeof(seat->text));
     memcpy(seat->text, mu_buf_span(&out).data, out.len);
     mu_buf_reset(&out);
@@ -409,6 +409,9 @@ static void test_agent_service_names_the_first_failure_everywhere(void **state)
         assert_has(seats[i].text, "exit code 7");
         assert_has(seats[i].text, "error:     ValueError: boom");
         assert_has(seats[i].text, "    | about to fail\n");
+        if (v->failure_here) { /* The end is what its own worker did, which was said at once. */
+            assert_has(seats[i].log, "\nrank 3 (local rank 1) exited with 7\nno restart is left\n");
+        }
         assert_has(seats[i].text, "stopped by the agent on this node: rank");
         assert_has(seats[i].text, "SIGTERM (signal 15)");
         assert_has(seats[i].json, "\"became\": \"stopped\"");
@@ -532,6 +535,31 @@ static void test_agent_service_program_that_is_none_is_an_error(void **state)
     assert_has(a->json, "\"became\": \"not started\"");
 }
 
+static void test_agent_service_says_once_what_ends_it(void **state)
+{
+    struct seat *a = prepare(0, "exec sleep 60", 1, 2, "last_call_timeout=0.01");
+    struct seat *b = prepare(1, "exec sleep 60", 1, 3, "");
+    (void)state;
+
+    start(a);
+    while (a->starts == 0) {
+        mu_uv_env_turn(uv);
+    }
+    /* Nothing has to be stopped first: the verdict says it at once. */
+    start(b);
+    wait_ended(b);
+    assert_outcome(b, MU_AGENT_ERROR);
+    assert_string_equal(b->verdict.unsaid, b->verdict.text);
+    assert_has(b->text, b->verdict.text);
+    assert_null(strstr(b->log, b->verdict.text));
+    /* Workers take a while to stop: it is said before. */
+    mu_agent_service_signal(a->agent, SIGTERM);
+    wait_ended(a);
+    assert_string_equal(a->verdict.unsaid, "");
+    assert_has(a->log, a->verdict.text);
+    assert_has(a->text, "STOPPED after 0.");
+}
+
 static void test_agent_service_absorbs_a_late_comer(void **state)
 {
     static const char script[] = "echo world=$WORLD_SIZE; [ $WORLD_SIZE = 4 ] || exec sleep 60";
@@ -632,6 +660,7 @@ int main(void)
         TEST(test_agent_service_kills_who_does_not_obey),
         TEST(test_agent_service_leaves_no_grandchild_behind),
         TEST(test_agent_service_program_that_is_none_is_an_error),
+        TEST(test_agent_service_says_once_what_ends_it),
         TEST(test_agent_service_absorbs_a_late_comer),
         TEST(test_agent_service_gives_workers_time_to_save),
         TEST(test_agent_service_survivors_go_on_when_one_leaves),
