@@ -213,7 +213,7 @@ int mu_agent_verdict_text(const struct mu_agent_verdict *v, bool brief, struct m
         err = put_first(out, v);
     }
     if (err == 0) {
-        err = put_ranks(out, v, "failed after that on this node", is_follower);
+        err = put_ranks(out, v, "failed as well on this node", is_follower);
     }
     if (err == 0) {
         err = put_ranks(out, v, "stopped by the agent on this node", stopped_here);

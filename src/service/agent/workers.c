@@ -210,8 +210,6 @@ static void on_dying(struct mu_child *child)
     mu_agent_failure_sign(w);
 }
 
-static void release_held(struct mu_agent_service *s);
-
 static void on_exited(struct mu_child *child, int status)
 {
     struct mu_agent_worker *w = child_worker(child);
@@ -223,10 +221,11 @@ static void on_exited(struct mu_child *child, int status)
         s->events.exited(s->events.context, &w->end);
     }
     no_need_to_wait(w);
-    w->held = false;
+    if (w->held) {
+        send_signal(w, w->held_signal); /* to the processes that it has left */
+    }
     if (status != 0 && !w->end.stopped) {
         mu_agent_failure_publish(w);
-        release_held(s);
     }
     mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_EXITED,
                                              .generation = s->generation,
@@ -392,17 +391,6 @@ void mu_agent_workers_spawn(struct mu_agent_service *s, uint64_t generation, uin
 
 /* --- stopping --------------------------------------------------------------------------------- */
 
-static void on_hold_timer(struct mu_timer *timer)
-{
-    struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, hold_timer);
-
-    for (uint32_t i = 0; i < s->config.policy.workers; i++) {
-        if (s->workers[i].held && s->workers[i].spawned) {
-            send_signal(&s->workers[i], s->workers[i].held_signal);
-        }
-    }
-}
-
 /* Whether the worker has just written a traceback, so that it is probably ending: we want to see
  * how. */
 static bool has_just_raised(const struct mu_agent_worker *w)
@@ -411,48 +399,37 @@ static bool has_just_raised(const struct mu_agent_worker *w)
            mu_mono_since(w->raised_at, mu_env_now(w->s->env).mono) < RAISED_MS * MU_NS_PER_MS;
 }
 
-/*
- * Whether the job ends because of failures, and all known ones complain of others: the first may be
- * a worker of ours that closed its connections without a traceback and is not gone yet.
- */
-static bool is_cause_sought(const struct mu_agent_service *s)
+static void hold(struct mu_agent_service *s)
 {
-    const struct mu_agent_round *r = s->round;
-
-    if (!mu_agent_has_failed(&s->machine) || r == NULL ||
-        (r->failure_known && !s->verdict.first_failure.effect)) {
-        return false;
-    }
-    for (uint32_t i = 0; i < s->config.policy.workers; i++) {
-        if (s->workers[i].failed && !s->workers[i].effect) {
-            return false;
-        }
-    }
-    return true;
+    mu_env_timer_arm(s->env, &s->hold_timer, mu_mono_add_ms(mu_env_now(s->env).mono, HOLD_MS));
 }
 
-/* Whether the worker may end by itself: then we know more than if we had stopped it. */
-static bool is_ending(const struct mu_agent_worker *w)
+static void on_hold_timer(struct mu_timer *timer)
 {
-    return !w->end.exited && !w->end.stopped && (has_just_raised(w) || is_cause_sought(w->s));
-}
+    struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, hold_timer);
 
-/* The cause is found: workers that were held back as possible causes are stopped now. */
-static void release_held(struct mu_agent_service *s)
-{
     for (uint32_t i = 0; i < s->config.policy.workers; i++) {
         struct mu_agent_worker *w = &s->workers[i];
 
-        if (w->held && w->spawned && !is_ending(w)) {
+        if (w->held && w->spawned && has_just_raised(w)) {
+            hold(s); /* an interpreter takes its time to end */
+        } else if (w->held && w->spawned) {
             send_signal(w, w->held_signal);
         }
     }
 }
 
+/* Whether the worker may end by itself: then we know more than if we had stopped it. When the job
+ * ends because of a failure, every worker has a moment for that: it may have failed at the same
+ * time, and perhaps first. */
+static bool is_ending(const struct mu_agent_worker *w)
+{
+    return !w->end.exited && !w->end.stopped &&
+           (has_just_raised(w) || mu_agent_has_failed(&w->s->machine));
+}
+
 void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill)
 {
-    mu_mono_t now = mu_env_now(s->env).mono;
-
     for (uint32_t i = 0; i < s->config.policy.workers; i++) {
         struct mu_agent_worker *w = &s->workers[i];
 
@@ -462,7 +439,7 @@ void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill)
         } else if (w->spawned && !kill && is_ending(w)) {
             w->held_signal = signal;
             w->held = true;
-            mu_env_timer_arm(s->env, &s->hold_timer, mu_mono_add_ms(now, HOLD_MS));
+            hold(s);
         } else if (w->spawned) {
             send_signal(w, kill ? SIGKILL : signal);
         }

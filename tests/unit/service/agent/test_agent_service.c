@@ -463,6 +463,44 @@ static void test_agent_service_forgets_a_failure_that_it_recovered_from(void **s
     assert_has(a->json, "\"first_failure\": null");
 }
 
+/* Both have failed by themselves: the second is dead before the first one's end is noticed, or has
+ * raised an exception and takes a while to end. */
+static void test_agent_service_does_not_call_a_failure_stopped(void **state)
+{
+    static const char script[] = "if [ $RANK = 0 ]; then sleep 0.2; exit 3; fi; "
+                                 "echo 'Traceback (most recent call last)' >&2; sleep 0.7; exit 5";
+    struct seat *a = prepare(0, script, 1, 1, "max_restarts=0");
+    (void)state;
+
+    start(a);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_FAILED);
+    assert_has(a->json, "\"exit_code\": 3, \"became\"");
+    assert_has(a->json, "\"exit_code\": 5, \"became\"");
+    assert_null(strstr(a->json, "\"stopped\""));
+    assert_null(strstr(a->text, "stopped by the agent"));
+    assert_has(a->text, "failed as well on this node: rank ");
+}
+
+static void test_agent_service_sees_two_that_failed_at_once(void **state)
+{
+    struct seat *a = prepare(0, "echo $$$$; exec sleep 60", 1, 1, "max_restarts=0");
+    const char *second;
+    (void)state;
+
+    start(a);
+    while (a->starts == 0 || (second = strchr(a->out, '\n')) == NULL ||
+           strchr(second + 1, '\n') == NULL) {
+        mu_uv_env_turn(uv);
+    }
+    assert_int_equal(kill((pid_t)strtol(a->out, NULL, 10), SIGABRT), 0);
+    assert_int_equal(kill((pid_t)strtol(second + 1, NULL, 10), SIGABRT), 0);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_FAILED);
+    assert_null(strstr(a->text, "stopped by the agent"));
+    assert_has(a->text, "failed as well on this node: rank ");
+}
+
 static void test_agent_service_passes_a_signal_on(void **state)
 {
     static const char script[] = "trap 'echo got INT; exit 0' INT; echo ready; "
@@ -656,6 +694,8 @@ int main(void)
         TEST(test_agent_service_names_the_first_failure_everywhere),
         TEST(test_agent_service_restarts_within_the_budget),
         TEST(test_agent_service_forgets_a_failure_that_it_recovered_from),
+        TEST(test_agent_service_does_not_call_a_failure_stopped),
+        TEST(test_agent_service_sees_two_that_failed_at_once),
         TEST(test_agent_service_passes_a_signal_on),
         TEST(test_agent_service_kills_who_does_not_obey),
         TEST(test_agent_service_leaves_no_grandchild_behind),
