@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/cli_loop.h"
+#include "cli/run_explain.h"
 #include "cli/run_torch.h"
 #include "cli/run_verdict.h"
 #include "cli/run_watch.h"
@@ -20,6 +21,7 @@ struct run {
     struct mu_agent_service *agent;
     struct run_events events;
     struct run_watch watch;
+    struct run_explain explain;
     char host[256];
     uint32_t ranks[RUN_WORKERS_MAX]; /* ranks of the workers that are being started */
     bool wordy;                      /* every decision is printed */
@@ -68,6 +70,7 @@ static int on_prepare(void *context, const struct mu_agent_attempt *attempt,
     err =
         mu_output_begin(r->output, attempt->restart_count, r->ranks, attempt->workers, reterr_msg);
     if (err == 0) {
+        run_explain_begin(&r->explain);
         run_events_prepare(&r->events, attempt);
         run_watch_prepare(&r->watch, attempt);
     }
@@ -82,6 +85,19 @@ static const char *on_error_file(void *context, uint32_t local_rank)
 static void on_read_error_file(void *context, uint32_t local_rank, struct mu_buf *out)
 {
     mu_output_read_error(((struct run *)context)->output, local_rank, out);
+}
+
+static void on_explain(void *context, const struct mu_agent_worker_end *end, const char *tail,
+                       char *text, size_t cap)
+{
+    struct run *r = context;
+
+    run_explain(&r->explain, &r->o, end, tail, text, cap);
+}
+
+static void on_log_files(void *context, uint32_t local_rank, char *text, size_t cap)
+{
+    mu_output_log_files(((struct run *)context)->output, local_rank, text, cap);
 }
 
 static void on_streams(void *context, uint32_t local_rank, struct mu_spawn *what)
@@ -305,6 +321,8 @@ static int run_agent(struct run *r)
         .prepare = on_prepare,
         .error_file = on_error_file,
         .read_error_file = on_read_error_file,
+        .explain = on_explain,
+        .log_files = on_log_files,
         .streams = on_streams,
         .output = on_output,
         .tail = on_tail,

@@ -1,5 +1,7 @@
 #include "transport/memory_limit.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -9,7 +11,9 @@
 
 #include "core/alloc.h"
 
-#define LINE_MAX_BYTES 8192
+#define LINE_MAX_BYTES   8192
+#define LOG_RECORD_BYTES 8193 /* the kernel's records are shorter */
+#define LOG_RECORDS_MAX  65536
 
 /* A hierarchy of control groups that can limit memory. */
 struct hierarchy {
@@ -113,17 +117,43 @@ static uint64_t read_limit(const char *root, const char *dir, bool v2)
     return limit;
 }
 
-/* The lowest limit from the process's group up to the top of what is mounted. */
-static uint64_t least_of(const char *root, struct hierarchy *h)
+/* Reads how many processes of a group the kernel has killed for lack of memory; false: it does not
+ * say. */
+static bool read_kills(const char *root, const char *dir, bool v2, uint64_t *ret_count)
+{
+    char path[3 * PATH_MAX];
+    char line[128];
+    FILE *file;
+    bool found = false;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, v2 ? "memory.events" : "memory.oom_control");
+    file = open_below(root, path);
+    while (file != NULL && !found && fgets(line, sizeof(line), file) != NULL) {
+        found = sscanf(line, "oom_kill %" SCNu64, ret_count) == 1;
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return found;
+}
+
+/* What is found on the way from the process's group to the top of what is mounted. */
+struct way {
+    uint64_t least; /* the lowest limit */
+    char least_dir[2 * PATH_MAX];
+    bool counted; /* `kills` is of the first group that counts them */
+    uint64_t kills;
+};
+
+static void go_up(const char *root, struct hierarchy *h, struct way *way)
 {
     const char *rest = h->path;
     char dir[2 * PATH_MAX];
-    uint64_t least = UINT64_MAX;
     size_t shown;
     size_t top;
 
     if (!read_path(root, h) || !read_mount(root, h)) {
-        return UINT64_MAX;
+        return;
     }
     /* A container may see its own group as the top, and still see the whole path. */
     shown = strlen(h->root);
@@ -136,39 +166,84 @@ static uint64_t least_of(const char *root, struct hierarchy *h)
         uint64_t limit = read_limit(root, dir, h->v2);
         char *slash = strrchr(dir, '/');
 
-        least = limit < least ? limit : least;
+        if (limit < way->least) {
+            way->least = limit;
+            memcpy(way->least_dir, dir, sizeof(dir));
+        }
+        way->counted = way->counted || read_kills(root, dir, h->v2, &way->kills);
         if (strlen(dir) <= top || slash == NULL) {
-            return least;
+            return;
         }
         *slash = '\0';
     }
 }
 
-uint64_t mu_memory_limit_of(const char *root)
+void mu_memory_groups(const char *root, struct mu_memory_groups *ret)
 {
-    uint64_t least = UINT64_MAX;
-
+    *ret = (struct mu_memory_groups){.limit = UINT64_MAX};
     for (int v2 = 0; v2 < 2; v2++) {
         struct hierarchy *h = mu_calloc(1, sizeof(*h));
-        uint64_t limit;
+        struct way *way = mu_calloc(1, sizeof(*way));
 
-        if (h == NULL) {
-            return UINT64_MAX;
+        if (h != NULL && way != NULL) {
+            h->v2 = v2 != 0;
+            way->least = UINT64_MAX;
+            go_up(root, h, way);
+            ret->kills += way->kills;
+            if (way->least < ret->limit) {
+                ret->limit = way->least;
+                (void)snprintf(ret->dir, sizeof(ret->dir), "%.4095s", way->least_dir);
+            }
         }
-        h->v2 = v2 != 0;
-        limit = least_of(root, h);
+        mu_free(way);
         mu_free(h);
-        least = limit < least ? limit : least;
     }
-    return least;
+}
+
+uint64_t mu_memory_limit_of(const char *root)
+{
+    struct mu_memory_groups groups;
+
+    mu_memory_groups(root, &groups);
+    return groups.limit;
+}
+
+uint64_t mu_memory_machine(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES);
+    long page = sysconf(_SC_PAGESIZE);
+
+    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
 }
 
 uint64_t mu_memory_limit(void)
 {
-    long pages = sysconf(_SC_PHYS_PAGES);
-    long page = sysconf(_SC_PAGESIZE);
-    uint64_t machine = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+    uint64_t machine = mu_memory_machine();
     uint64_t groups = mu_memory_limit_of("");
 
     return groups < machine ? groups : machine;
+}
+
+bool mu_memory_killed(const char *log, int64_t pid)
+{
+    char text[LOG_RECORD_BYTES];
+    char phrase[64];
+    bool found = false;
+    int fd = open(log, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+    (void)snprintf(phrase, sizeof(phrase), "Killed process %" PRId64 " (", pid);
+    /* A read gives one record. EPIPE: older ones were overwritten, and the next is there. */
+    for (int i = 0; fd >= 0 && !found && i < LOG_RECORDS_MAX; i++) {
+        ssize_t n = read(fd, text, sizeof(text) - 1);
+
+        if (n == 0 || (n < 0 && errno != EPIPE && errno != EINTR)) {
+            break;
+        }
+        text[n < 0 ? 0 : n] = '\0';
+        found = strstr(text, phrase) != NULL;
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return found;
 }

@@ -11,6 +11,21 @@
 #include "core/alloc.h"
 #include "core/utf8.h"
 
+#define TEXTS 6
+
+/* Its texts, and their names in JSON, in the same order. */
+struct texts {
+    char **at[TEXTS];
+};
+
+static const char *const text_names[TEXTS] = {"host", "message", "traceback",
+                                              "tail", "cause",   "logs"};
+
+static struct texts texts_of(struct mu_failure *f)
+{
+    return (struct texts){{&f->host, &f->message, &f->traceback, &f->tail, &f->cause, &f->logs}};
+}
+
 /* --- writing ---------------------------------------------------------------------------------- */
 
 int mu_failure_put(struct mu_buf *out, const char *format, ...)
@@ -125,6 +140,12 @@ int mu_failure_encode(struct mu_buf *out, const struct mu_failure *f)
     if (err == 0) {
         err = put_member(out, "tail", cut(f->tail, MU_FAILURE_TAIL_MAX, true));
     }
+    if (err == 0) {
+        err = put_member(out, "cause", cut(f->cause, MU_FAILURE_CAUSE_MAX, false));
+    }
+    if (err == 0) {
+        err = put_member(out, "logs", cut(f->logs, MU_FAILURE_LOGS_MAX, false));
+    }
     return err == 0 ? mu_failure_put(out, "}") : err;
 }
 
@@ -132,10 +153,11 @@ int mu_failure_encode(struct mu_buf *out, const struct mu_failure *f)
 
 void mu_failure_fini(struct mu_failure *f)
 {
-    mu_free(f->host);
-    mu_free(f->message);
-    mu_free(f->traceback);
-    mu_free(f->tail);
+    struct texts texts = texts_of(f);
+
+    for (size_t i = 0; i < TEXTS; i++) {
+        mu_free(*texts.at[i]);
+    }
     *f = (struct mu_failure){0};
 }
 
@@ -175,8 +197,7 @@ static int take_member(struct mu_failure *f, struct mu_span name, struct mu_span
 {
     static const char *const names[] = {"rank", "local_rank", "group_rank", "restart_count"};
     uint32_t *const numbers[] = {&f->rank, &f->local_rank, &f->group_rank, &f->restart_count};
-    static const char *const text_names[] = {"host", "message", "traceback", "tail"};
-    char **const texts[] = {&f->host, &f->message, &f->traceback, &f->tail};
+    struct texts texts = texts_of(f);
     int64_t v = 0;
     int err = 0;
 
@@ -186,8 +207,10 @@ static int take_member(struct mu_failure *f, struct mu_span name, struct mu_span
             *numbers[i] = (uint32_t)v;
             return err;
         }
+    }
+    for (size_t i = 0; i < TEXTS; i++) {
         if (is_named(name, text_names[i])) {
-            return mu_jv_is_string(value) ? take_text(texts[i], value) : MUSTER_EPROTO;
+            return mu_jv_is_string(value) ? take_text(texts.at[i], value) : MUSTER_EPROTO;
         }
     }
     if (is_named(name, "pid")) {
@@ -213,13 +236,13 @@ static int take_member(struct mu_failure *f, struct mu_span name, struct mu_span
 
 static int fill_texts(struct mu_failure *f)
 {
-    char **const texts[] = {&f->host, &f->message, &f->traceback, &f->tail};
+    struct texts texts = texts_of(f);
 
-    for (size_t i = 0; i < 4; i++) {
-        if (*texts[i] == NULL) {
-            *texts[i] = mu_strndup("", 0);
+    for (size_t i = 0; i < TEXTS; i++) {
+        if (*texts.at[i] == NULL) {
+            *texts.at[i] = mu_strndup("", 0);
         }
-        if (*texts[i] == NULL) {
+        if (*texts.at[i] == NULL) {
             return MUSTER_ENOMEM;
         }
     }

@@ -23,6 +23,8 @@
 
 #define MU_FAILURE_HOST_MAX      255
 #define MU_FAILURE_MESSAGE_MAX   4096
+#define MU_FAILURE_CAUSE_MAX     1023
+#define MU_FAILURE_LOGS_MAX      8191 /* two paths */
 #define MU_FAILURE_TRACEBACK_MAX 32768
 #define MU_FAILURE_TAIL_MAX      16384 /* of the 64 KiB that its agent keeps */
 #define MU_FAILURE_BYTES_MAX     (1u << 20)
@@ -43,7 +45,9 @@ struct mu_failure {
     bool has_error_file; /* the two below come from it */
     char *message;       /* "" if there is none */
     char *traceback;
-    char *tail; /* the end of its output */
+    char *tail;  /* the end of its output */
+    char *cause; /* what its machine knows beyond the exit code, in a sentence; "" */
+    char *logs;  /* the files with its output, with ", " between them; "" */
 };
 
 void mu_failure_fini(struct mu_failure *f);

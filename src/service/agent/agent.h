@@ -21,8 +21,9 @@
  * worker that writes "notify\n" there is sent "change MILLISECONDS\n" before it is stopped because
  * the members change. It has that long, or until it writes "saved\n" or ends.
  *
- * No callback runs inside a call, except `log`, `prepare`, `streams`, `tail`, `error_file` and
- * `read_error_file`, which must not call back; from inside the others anything may be called.
+ * No callback runs inside a call, except `log`, `prepare`, `streams`, `tail`, `error_file`,
+ * `read_error_file`, `explain` and `log_files`, which must not call back; from inside the others
+ * anything may be called.
  */
 #ifndef MU_AGENT_SERVICE_H
 #define MU_AGENT_SERVICE_H
@@ -119,6 +120,15 @@ struct mu_agent_service_events {
     const char *(*error_file)(void *context, uint32_t local_rank);
     /** Appends what a worker left in its error file, if it did. May be NULL. */
     void (*read_error_file)(void *context, uint32_t local_rank, struct mu_buf *out);
+    /**
+     * Says in a sentence what this machine knows of the end of a worker that failed, beyond its
+     * exit code; `tail` is the end of its output. The text is empty before, and has room for `cap`
+     * bytes. May be NULL.
+     */
+    void (*explain)(void *context, const struct mu_agent_worker_end *end, const char *tail,
+                    char *text, size_t cap);
+    /** Names the files that a worker's output goes to, likewise. May be NULL. */
+    void (*log_files)(void *context, uint32_t local_rank, char *text, size_t cap);
     /** All workers of an attempt are running. May be NULL. */
     void (*started)(void *context, const struct mu_agent_attempt *attempt);
     /**

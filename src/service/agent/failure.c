@@ -152,6 +152,23 @@ static void read_error_file(struct mu_agent_service *s, uint32_t local_rank, str
     mu_buf_fini(&text);
 }
 
+/* What this machine knows of the failure beside the worker's own words. */
+static void add_circumstances(const struct mu_agent_worker *w, struct mu_failure *f)
+{
+    const struct mu_agent_service_events *on = &w->s->events;
+    char cause[MU_FAILURE_CAUSE_MAX + 1] = "";
+    char logs[MU_FAILURE_LOGS_MAX + 1] = "";
+
+    if (on->explain != NULL) {
+        on->explain(on->context, &w->end, f->tail == NULL ? "" : f->tail, cause, sizeof(cause));
+    }
+    if (on->log_files != NULL) {
+        on->log_files(on->context, w->local_rank, logs, sizeof(logs));
+    }
+    f->cause = mu_strndup(cause, strlen(cause));
+    f->logs = mu_strndup(logs, strlen(logs));
+}
+
 static int encode(struct mu_agent_round *r, const struct mu_agent_worker *w)
 {
     struct mu_agent_service *s = r->s;
@@ -173,6 +190,7 @@ static int encode(struct mu_agent_round *r, const struct mu_agent_worker *w)
     int err;
 
     read_error_file(s, w->local_rank, &f);
+    add_circumstances(w, &f);
     mu_buf_reset(&r->op_text);
     err = mu_failure_encode(&r->op_text, &f);
     mu_failure_fini(&f);

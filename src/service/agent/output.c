@@ -504,6 +504,20 @@ const char *mu_output_error_file(const struct mu_output *out, uint32_t local_ran
     return path == NULL ? "" : path;
 }
 
+void mu_output_log_files(const struct mu_output *out, uint32_t local_rank, char *text, size_t cap)
+{
+    const struct output_stream *streams =
+        local_rank < out->count ? out->workers[local_rank].streams : NULL;
+    const char *first = streams == NULL ? NULL : streams[0].path;
+    const char *second = streams == NULL ? NULL : streams[1].path;
+    int n = snprintf(text, cap, "%s%s%s", first == NULL ? "" : first,
+                     first == NULL || second == NULL ? "" : ", ", second == NULL ? "" : second);
+
+    if (n < 0 || (size_t)n >= cap) {
+        text[0] = '\0';
+    }
+}
+
 void mu_output_read_error(struct mu_output *out, uint32_t local_rank, struct mu_buf *text)
 {
     const char *path = mu_output_error_file(out, local_rank);

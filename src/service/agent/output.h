@@ -95,6 +95,9 @@ void mu_output_fill(struct mu_output *out, uint32_t local_rank, struct mu_spawn 
  * no attempt has begun.
  */
 const char *mu_output_error_file(const struct mu_output *out, uint32_t local_rank);
+/** Names the files that the worker's output goes to, with ", " between them; "": there are none, or
+ * `cap` bytes have no room for them. */
+void mu_output_log_files(const struct mu_output *out, uint32_t local_rank, char *text, size_t cap);
 /** Appends what the worker wrote there, if anything; only its end if `text` cannot hold all. */
 void mu_output_read_error(struct mu_output *out, uint32_t local_rank, struct mu_buf *text);
 /**

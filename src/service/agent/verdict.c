@@ -131,8 +131,14 @@ static int put_first(struct mu_buf *out, const struct mu_agent_verdict *v)
                              describe_exit(f->exit_code, how, sizeof(how)), (long long)f->pid,
                              (unsigned long long)f->round, f->restart_count);
     }
+    if (err == 0 && f->cause[0] != '\0') {
+        err = put_field(out, "cause:", f->cause);
+    }
     if (err == 0 && f->message[0] != '\0') {
         err = put_field(out, "error:", f->message);
+    }
+    if (err == 0 && f->logs[0] != '\0') {
+        err = put_field(out, "log files:", f->logs);
     }
     if (err == 0 && f->traceback[0] != '\0') {
         err = put_last_lines(out, "end of its traceback", f->traceback);

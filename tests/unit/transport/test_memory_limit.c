@@ -106,6 +106,52 @@ static void test_version_1_in_a_container_of_the_old_kind(void **state)
     assert_int_equal(mu_memory_limit_of(root), 1000000);
 }
 
+static void test_version_2_counts_who_was_killed(void **state)
+{
+    struct mu_memory_groups groups;
+    (void)state;
+
+    mu_memory_groups(root, &groups);
+    assert_int_equal(groups.kills, 0);
+    put("/proc/self/cgroup", "0::/pod7/box\n");
+    put("/proc/self/mountinfo", V2_MOUNT);
+    put("/sys/fs/cgroup/pod7/memory.max", "536870912\n");
+    put("/sys/fs/cgroup/pod7/memory.events", "low 0\noom 9\noom_kill 9\n");
+    put("/sys/fs/cgroup/pod7/box/memory.events", "low 0\noom 1\noom_kill 2\noom_group_kill 5\n");
+    mu_memory_groups(root, &groups);
+    assert_int_equal(groups.kills, 2);
+    assert_int_equal(groups.limit, 536870912);
+    assert_string_equal(groups.dir, "/sys/fs/cgroup/pod7");
+}
+
+static void test_version_1_counts_who_was_killed(void **state)
+{
+    struct mu_memory_groups groups;
+    (void)state;
+
+    put("/proc/self/cgroup", "4:memory:/a\n0::/\n");
+    put("/proc/self/mountinfo", V1_MOUNT);
+    put("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000000\n");
+    put("/sys/fs/cgroup/memory/a/memory.oom_control",
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+    mu_memory_groups(root, &groups);
+    assert_int_equal(groups.kills, 3);
+    assert_string_equal(groups.dir, "/sys/fs/cgroup/memory/a");
+}
+
+static void test_the_kernels_log_names_who_was_killed(void **state)
+{
+    char log[128];
+    (void)state;
+
+    (void)snprintf(log, sizeof(log), "%s/kmsg", root);
+    assert_false(mu_memory_killed(log, 4711));
+    put("/kmsg", "3,1,5,-;Memory cgroup out of memory: Killed process 4711 (python3) "
+                 "total-vm:93256kB, anon-rss:65024kB\n");
+    assert_true(mu_memory_killed(log, 4711));
+    assert_false(mu_memory_killed(log, 471));
+}
+
 static void test_this_machine_has_a_limit(void **state)
 {
     (void)state;
@@ -121,6 +167,9 @@ int main(void)
         TEST(test_version_2_in_a_namespace_of_its_own),
         TEST(test_version_1_is_found_among_its_controllers),
         TEST(test_version_1_in_a_container_of_the_old_kind),
+        TEST(test_version_2_counts_who_was_killed),
+        TEST(test_version_1_counts_who_was_killed),
+        TEST(test_the_kernels_log_names_who_was_killed),
         TEST(test_this_machine_has_a_limit),
     };
 

@@ -9,7 +9,7 @@
 #include "codec/agent/failure.h"
 #include "failheap.h"
 
-static char texts[4][80];
+static char texts[6][80];
 
 static struct mu_failure sample(void)
 {
@@ -17,6 +17,8 @@ static struct mu_failure sample(void)
     (void)snprintf(texts[1], sizeof(texts[1]), "%s", "ValueError: \"boom\"\n");
     (void)snprintf(texts[2], sizeof(texts[2]), "%s", "Traceback\n  \xc3\xa9 \xff end\t\x01");
     (void)snprintf(texts[3], sizeof(texts[3]), "%s", "last line\n");
+    (void)snprintf(texts[4], sizeof(texts[4]), "%s", "the kernel killed it");
+    (void)snprintf(texts[5], sizeof(texts[5]), "%s", "/tmp/a/stdout.log, /tmp/a/stderr.log");
     return (struct mu_failure){
         .host = texts[0],
         .group_rank = 1,
@@ -33,6 +35,8 @@ static struct mu_failure sample(void)
         .message = texts[1],
         .traceback = texts[2],
         .tail = texts[3],
+        .cause = texts[4],
+        .logs = texts[5],
     };
 }
 
@@ -61,6 +65,8 @@ static void test_failure_survives_the_wire(void **state)
     assert_string_equal(g.message, f.message);
     assert_string_equal(g.traceback, "Traceback\n  \xc3\xa9 \xef\xbf\xbd end\t\x01");
     assert_string_equal(g.tail, "last line\n");
+    assert_string_equal(g.cause, "the kernel killed it");
+    assert_string_equal(g.logs, "/tmp/a/stdout.log, /tmp/a/stderr.log");
     mu_failure_fini(&g);
     mu_buf_fini(&out);
 }
@@ -83,6 +89,26 @@ static void test_failure_keeps_the_end_of_a_long_tail(void **state)
     assert_int_equal(strlen(g.tail), MU_FAILURE_TAIL_MAX - 1);
     assert_string_equal(g.tail + MU_FAILURE_TAIL_MAX - 4, "end");
     assert_string_equal(g.host, "");
+    mu_failure_fini(&g);
+    mu_buf_fini(&out);
+}
+
+static void test_failure_cuts_a_long_cause_and_long_paths(void **state)
+{
+    static char cause[MU_FAILURE_CAUSE_MAX + 2];
+    static char logs[MU_FAILURE_LOGS_MAX + 2];
+    struct mu_failure f = {.cause = cause, .logs = logs};
+    struct mu_failure g;
+    struct mu_buf out;
+    (void)state;
+
+    memset(cause, 'c', sizeof(cause) - 1);
+    memset(logs, 'l', sizeof(logs) - 1);
+    mu_buf_init(&out, MU_FAILURE_BYTES_MAX);
+    assert_int_equal(mu_failure_encode(&out, &f), 0);
+    assert_int_equal(mu_failure_decode(mu_buf_span(&out), &g), 0);
+    assert_int_equal(strlen(g.cause), MU_FAILURE_CAUSE_MAX);
+    assert_int_equal(strlen(g.logs), MU_FAILURE_LOGS_MAX);
     mu_failure_fini(&g);
     mu_buf_fini(&out);
 }
@@ -248,6 +274,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_failure_survives_the_wire),
         cmocka_unit_test(test_failure_keeps_the_end_of_a_long_tail),
+        cmocka_unit_test(test_failure_cuts_a_long_cause_and_long_paths),
         cmocka_unit_test(test_failure_refuses_what_is_none),
         cmocka_unit_test(test_failure_reads_both_shapes_of_error_files),
         cmocka_unit_test(test_failure_without_memory_changes_nothing),

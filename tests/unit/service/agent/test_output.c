@@ -134,6 +134,7 @@ static void stop(uint32_t worker)
 static void test_output_directories_are_torchruns(void **state)
 {
     struct mu_spawn what = {0};
+    char logs[128];
 
     (void)state;
     begin("1:1", "0:3");
@@ -155,6 +156,16 @@ static void test_output_directories_are_torchruns(void **state)
     assert_int_equal(what.streams[MU_STDERR].to, MU_SPAWN_PIPE);
     mu_output_fill(out, 0, &what);
     assert_int_equal(what.streams[MU_STDOUT].to, MU_SPAWN_PIPE);
+
+    mu_output_log_files(out, 0, logs, sizeof(logs));
+    assert_string_equal(logs, "/logs/job_1_123456/attempt_2/0/stdout.log, "
+                              "/logs/job_1_123456/attempt_2/0/stderr.log");
+    mu_output_log_files(out, 0, logs, 64);
+    assert_string_equal(logs, "");
+    mu_output_log_files(out, 1, logs, sizeof(logs));
+    assert_string_equal(logs, "/logs/job_1_123456/attempt_2/1/stdout.log");
+    mu_output_log_files(out, 2, logs, sizeof(logs));
+    assert_string_equal(logs, "");
 }
 
 static void test_output_reads_what_a_worker_left_as_its_error(void **state)
