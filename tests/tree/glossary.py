@@ -43,7 +43,7 @@ COMMON = {
         "does echo edit end ending exam expect explain fetch find finding follow found gather given go "
         "goodbye greet have hear held hosted join judge known lead leave listed load loaded loading locked "
         "look make mapped missing pending pick ping place plan probe pull put query question report "
-        "resolve save say serve served stop transfer try use waiting want watched welcome work",
+        "resolve running save say serve served stop transfer try use waiting want watched welcome work",
     "plain nouns, adjectives and adverbs":
         "account assembler bit blob block budget chain child collect dialect element event extra fact "
         "failure family filter group half handler in later layout life limit local mark mask meter mono "

@@ -131,6 +131,11 @@ static void tell_end(struct mu_agent_service *s)
     for (uint32_t i = 0; i < v->worker_count; i++) {
         s->ends[i] = s->workers[i].end;
     }
+    if (v->outcome == MU_AGENT_FAILED && v->has_failure && v->first_failure.effect) {
+        mu_agent_failure_list_own(s);
+    } else {
+        v->running_count = 0;
+    }
     v->restart_count = s->attempt.restart_count;
     v->round = s->attempt.round;
     v->took_ms = mu_mono_since(s->since, mu_env_now(s->env).mono) / MU_NS_PER_MS;

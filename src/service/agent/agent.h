@@ -15,7 +15,9 @@
  * The first failure of a run, across all agents, is found through the store of the round: signs of
  * failing are counted there in the server's order, and the first worker that failed stands under
  * MU_AGENT_FAILURE_KEY before the rendezvous hears of it (docs/agent.md). Every agent reads the key
- * when the round is over.
+ * when the round is over. If all workers that failed complain of others, the one to blame may not
+ * have failed at all, but hang: each agent appends to MU_AGENT_RUNNING_KEY the workers that it had
+ * to stop.
  *
  * Workers can ask for a warning: with `change_ms` set, each has a channel (MUSTER_NOTIFY_FD). A
  * worker that writes "notify\n" there is sent "change MILLISECONDS\n" before it is stopped because
@@ -36,6 +38,8 @@
 #include "service/rdzv/rdzv.h"
 
 #define MU_AGENT_FAILURE_KEY "muster/failure"
+#define MU_AGENT_RUNNING_KEY "muster/running"
+#define MU_AGENT_RUNNING_MAX 16    /* workers that are named one by one */
 #define MU_AGENT_TAIL_BYTES  65536 /* of a worker's output, to distinguish a cause from an effect */
 
 struct mu_agent_service;
@@ -87,6 +91,13 @@ struct mu_agent_worker_end {
     bool stopped; /* we sent it a signal before it ended */
 };
 
+/* A worker that was still running when others had failed because of a lost or silent one. */
+struct mu_agent_running {
+    uint32_t rank;
+    uint32_t local_rank;
+    char host[64]; /* cut if it is longer */
+};
+
 /* Lent until the agent is freed. */
 struct mu_agent_verdict {
     enum mu_agent_outcome outcome;
@@ -101,6 +112,8 @@ struct mu_agent_verdict {
     bool failure_here;               /* it was one of ours */
     struct mu_failure first_failure; /* of the last round in which workers ran, as far as it is
                                         known here; the run recovered from earlier ones */
+    uint32_t running_count; /* in the whole job; of these MU_AGENT_RUNNING_MAX are in `running` */
+    struct mu_agent_running running[MU_AGENT_RUNNING_MAX];
     uint32_t worker_count;
     const struct mu_agent_worker_end *workers;
     uint32_t restart_count;

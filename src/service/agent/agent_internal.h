@@ -19,6 +19,8 @@
 
 #define MU_AGENT_PENDING_MAX 16
 #define MU_AGENT_LINE_MAX    64 /* the longest line of a worker on its channel */
+/* What an agent says of its workers that still ran, 4,096 at most. */
+#define MU_AGENT_RUNNING_BYTES ((size_t)1 << 20)
 
 /* One assignment and what belongs to it. It outlives its round: closing takes several turns. */
 struct mu_agent_round {
@@ -58,6 +60,13 @@ struct mu_agent_round {
     struct mu_buf op_text;  /* what we write */
     struct mu_buf op_known; /* what we believe is there */
     bool failure_known;
+    bool reads_running;            /* the op reads which workers still ran */
+    struct mu_store_op running_op; /* writes which of ours did */
+    bool running_busy;
+    bool running_told;
+    struct mu_span running_key;
+    struct mu_span running_value;
+    struct mu_buf running_text;
 
     bool closing;
     bool bootstrap_ending;
@@ -204,6 +213,10 @@ void mu_agent_failure_publish(struct mu_agent_worker *w);
 bool mu_agent_failure_is_publishing(const struct mu_agent_service *s);
 /** Checks whether a failure is there. */
 void mu_agent_failure_read(struct mu_agent_round *r);
+/** Workers of ours were signalled, or a failure became known: tells the others which still ran. */
+void mu_agent_failure_tell_running(struct mu_agent_service *s);
+/** At the end: lists our own workers that still ran, unless those of all nodes are known. */
+void mu_agent_failure_list_own(struct mu_agent_service *s);
 /** Workers start again: a failure of the rounds before was recovered from, and ends nothing. */
 void mu_agent_failure_forget(struct mu_agent_service *s);
 

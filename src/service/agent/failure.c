@@ -9,6 +9,7 @@
  * not (mu_failure_order()). The record is in one key, where an earlier failure replaces a later
  * one.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -77,6 +78,7 @@ static void keep(struct mu_agent_round *r, struct mu_span text)
     v->first_failure = f;
     v->has_failure = true;
     v->failure_here = f.group_rank == r->rank;
+    mu_agent_failure_tell_running(r->s);
 }
 
 static uint64_t order_of(struct mu_span text)
@@ -152,6 +154,11 @@ static void read_error_file(struct mu_agent_service *s, uint32_t local_rank, str
     mu_buf_fini(&text);
 }
 
+static const char *host_of(const struct mu_agent_service *s)
+{
+    return s->config.host != NULL ? s->config.host : s->rdzv->node;
+}
+
 /* What this machine knows of the failure beside the worker's own words. */
 static void add_circumstances(const struct mu_agent_worker *w, struct mu_failure *f)
 {
@@ -172,9 +179,8 @@ static void add_circumstances(const struct mu_agent_worker *w, struct mu_failure
 static int encode(struct mu_agent_round *r, const struct mu_agent_worker *w)
 {
     struct mu_agent_service *s = r->s;
-    const char *host = s->config.host != NULL ? s->config.host : s->rdzv->node;
     struct mu_failure f = {
-        .host = mu_strndup(host, strlen(host)),
+        .host = mu_strndup(host_of(s), strlen(host_of(s))),
         .group_rank = r->rank,
         .rank = w->end.rank,
         .local_rank = w->local_rank,
@@ -202,6 +208,99 @@ void mu_agent_failure_forget(struct mu_agent_service *s)
     mu_failure_fini(&s->verdict.first_failure);
     s->verdict.has_failure = false;
     s->verdict.failure_here = false;
+    s->verdict.running_count = 0;
+}
+
+/* --- workers that did not fail ---------------------------------------------------------------- */
+
+static void on_running_told(struct mu_store_op *op)
+{
+    struct mu_agent_round *r = MU_CONTAINER_OF(op, struct mu_agent_round, running_op);
+
+    r->running_busy = false;
+    if (r->closing) {
+        mu_agent_round_settle(r);
+    } else {
+        mu_agent_settle(r->s);
+    }
+}
+
+/* Appends a line for each worker that we had to stop. False: one is held back, and may still end by
+ * itself. */
+static bool list_running(struct mu_agent_service *s, struct mu_buf *out)
+{
+    for (uint32_t i = 0; i < s->config.policy.workers; i++) {
+        const struct mu_agent_worker *w = &s->workers[i];
+
+        if (w->held) {
+            return false;
+        }
+        if (w->end.stopped) {
+            (void)mu_failure_put(out, "%u %u %.63s\n", w->end.rank, w->local_rank, host_of(s));
+        }
+    }
+    return true;
+}
+
+void mu_agent_failure_tell_running(struct mu_agent_service *s)
+{
+    struct mu_agent_round *r = s->round;
+
+    if (r == NULL || r->closing || r->running_told || !r->store_open || !r->failure_known ||
+        !s->verdict.first_failure.effect) {
+        return;
+    }
+    mu_buf_reset(&r->running_text);
+    if (!list_running(s, &r->running_text) || r->running_text.len == 0) {
+        return;
+    }
+    r->running_told = true;
+    r->running_busy = true;
+    r->running_key = MU_SPAN_LIT(MU_AGENT_RUNNING_KEY);
+    r->running_value = mu_buf_span(&r->running_text);
+    /* A store without this operation refuses it: then every node knows of its own workers only. */
+    r->running_op = (struct mu_store_op){
+        .request = {.verb = MU_STORE_APPEND,
+                    .keys = &r->running_key,
+                    .key_count = 1,
+                    .values = &r->running_value,
+                    .value_count = 1},
+        .timeout_ms = s->config.verdict_ms,
+        .done = on_running_told,
+    };
+    mu_store_submit(r->stores.store, &r->running_op);
+}
+
+/* Takes the lines of all agents. */
+static void take_running(struct mu_agent_verdict *v, struct mu_span text)
+{
+    v->running_count = 0;
+    while (text.len != 0) {
+        const uint8_t *newline = memchr(text.data, '\n', text.len);
+        size_t len = newline == NULL ? text.len : (size_t)(newline - text.data) + 1;
+        struct mu_agent_running one = {0};
+        char line[128];
+
+        (void)snprintf(line, sizeof(line), "%.*s", (int)len, (const char *)text.data);
+        if (sscanf(line, "%u %u %63s", &one.rank, &one.local_rank, one.host) == 3) {
+            if (v->running_count < MU_AGENT_RUNNING_MAX) {
+                v->running[v->running_count] = one;
+            }
+            v->running_count += 1;
+        }
+        text = mu_span_skip(text, len);
+    }
+}
+
+void mu_agent_failure_list_own(struct mu_agent_service *s)
+{
+    struct mu_buf text;
+
+    mu_buf_init(&text, MU_AGENT_RUNNING_BYTES);
+    if (s->verdict.running_count == 0 && list_running(s, &text)) {
+        take_running(&s->verdict, mu_buf_span(&text));
+    }
+    mu_buf_fini(&text);
 }
 
 /* --- writing and reading ---------------------------------------------------------------------- */
@@ -211,7 +310,8 @@ static void on_op(struct mu_store_op *op);
 static void submit(struct mu_agent_round *r, enum mu_store_verb verb, uint32_t flags,
                    size_t value_count)
 {
-    r->op_key = MU_SPAN_LIT(MU_AGENT_FAILURE_KEY);
+    r->op_key =
+        r->reads_running ? MU_SPAN_LIT(MU_AGENT_RUNNING_KEY) : MU_SPAN_LIT(MU_AGENT_FAILURE_KEY);
     r->op = (struct mu_store_op){
         .request =
             {
@@ -259,9 +359,19 @@ static void on_op(struct mu_store_op *op)
         mu_agent_round_settle(r);
         return;
     }
-    if (!r->publishes) {
+    if (r->reads_running) {
+        r->reads_running = false;
+        if (has_value) {
+            take_running(&s->verdict, op->reply.values[0]);
+        }
+    } else if (!r->publishes) {
         if (has_value) {
             keep(r, op->reply.values[0]);
+        }
+        if (s->asked_again && s->verdict.first_failure.effect && !r->again) {
+            r->reads_running = true;
+            submit(r, MU_STORE_GET, MU_STORE_NOWAIT, 0);
+            return;
         }
     } else if (has_value && take_written(r, op->reply.values[0])) {
         submit_write(r);

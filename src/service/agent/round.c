@@ -40,6 +40,7 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
                (s->config.share && r->generation == MU_EXCHANGE_2 && !a->workers_serve);
     mu_buf_init(&r->op_text, MU_FAILURE_BYTES_MAX);
     mu_buf_init(&r->op_known, MU_FAILURE_BYTES_MAX);
+    mu_buf_init(&r->running_text, MU_AGENT_RUNNING_BYTES);
     r->store_url = mu_strndup(a->store, strlen(a->store));
     if (a->member_count != 0 && a->members[0].addr != NULL) {
         r->addr_0 = mu_strndup(a->members[0].addr, strlen(a->members[0].addr));
@@ -87,7 +88,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
         mu_agent_gateway_end(r->gateway); /* settles the round when it is gone */
         return;
     }
-    if (r->exchanging || r->op_busy || r->bootstrap != NULL) {
+    if (r->exchanging || r->op_busy || r->running_busy || r->bootstrap != NULL) {
         return;
     }
     if (r->store_open) {
@@ -100,6 +101,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
     mu_list_remove(&r->link);
     mu_buf_fini(&r->op_text);
     mu_buf_fini(&r->op_known);
+    mu_buf_fini(&r->running_text);
     mu_free(r->store_url);
     mu_free(r->addr_0);
     mu_free(r);
@@ -117,6 +119,9 @@ void mu_agent_round_close(struct mu_agent_round *r)
     }
     if (r->op_busy) {
         mu_store_cancel(&r->op);
+    }
+    if (r->running_busy) {
+        mu_store_cancel(&r->running_op);
     }
     mu_agent_round_settle(r);
 }

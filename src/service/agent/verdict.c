@@ -7,6 +7,7 @@
 #include "service/agent/agent.h"
 
 #define SCREEN_LINES 12 /* of the last output, or of a traceback */
+#define RANKS_SHOWN  6
 #define LINE_BYTES   160
 #define FIELD_BYTES  1024 /* of a sentence or of paths */
 
@@ -170,7 +171,7 @@ static int put_ranks(struct mu_buf *out, const struct mu_agent_verdict *v, const
         if (!is(v, w)) {
             continue;
         }
-        if (shown == 6) {
+        if (shown == RANKS_SHOWN) {
             err = mu_failure_put(out, ", and %u more", count - shown);
             break;
         }
@@ -183,7 +184,26 @@ static int put_ranks(struct mu_buf *out, const struct mu_agent_verdict *v, const
 
 static bool stopped_here(const struct mu_agent_verdict *v, const struct mu_agent_worker_end *w)
 {
-    return is_stopped(w) && !is_first(v, w);
+    return is_stopped(w) && !is_first(v, w) && v->running_count == 0;
+}
+
+/* The workers that failed complain of others: those that did not fail may be the reason. */
+static int put_running(struct mu_buf *out, const struct mu_agent_verdict *v)
+{
+    uint32_t shown = v->running_count < RANKS_SHOWN ? v->running_count : RANKS_SHOWN;
+    int err = v->running_count == 0 ? 0 : mu_failure_put(out, "still running then, perhaps hung:");
+
+    for (uint32_t i = 0; err == 0 && i < shown; i++) {
+        err = mu_failure_put(out, "%s rank %u (local rank %u) on ", i == 0 ? "" : ",",
+                             v->running[i].rank, v->running[i].local_rank);
+        if (err == 0) {
+            err = put_plain(out, mu_span_str(v->running[i].host), LINE_BYTES);
+        }
+    }
+    if (err == 0 && shown < v->running_count) {
+        err = mu_failure_put(out, ", and %u more", v->running_count - shown);
+    }
+    return err == 0 && v->running_count != 0 ? mu_failure_put(out, "\n") : err;
 }
 
 /* "12.3 s", "5 min 3 s", "2 h 10 min" */
@@ -220,6 +240,9 @@ int mu_agent_verdict_text(const struct mu_agent_verdict *v, bool brief, struct m
     }
     if (err == 0) {
         err = put_ranks(out, v, "failed as well on this node", is_follower);
+    }
+    if (err == 0) {
+        err = put_running(out, v);
     }
     if (err == 0) {
         err = put_ranks(out, v, "stopped by the agent on this node", stopped_here);
@@ -316,7 +339,18 @@ int mu_agent_verdict_json(const struct mu_agent_verdict *v, struct mu_buf *out)
         err = put_failure(out, v);
     }
     if (err == 0) {
-        err = mu_failure_put(out, ", \"workers\": [");
+        err = mu_failure_put(out, ", \"still_running\": [");
+    }
+    for (uint32_t i = 0; err == 0 && i < v->running_count && i < MU_AGENT_RUNNING_MAX; i++) {
+        err = mu_failure_put(out, "%s{\"rank\": %u, \"local_rank\": %u", i == 0 ? "" : ", ",
+                             v->running[i].rank, v->running[i].local_rank);
+        if (err == 0) {
+            err = put_member(out, "host", v->running[i].host);
+        }
+        err = err == 0 ? mu_failure_put(out, "}") : err;
+    }
+    if (err == 0) {
+        err = mu_failure_put(out, "], \"workers\": [");
     }
     for (uint32_t i = 0; err == 0 && i < v->worker_count; i++) {
         err = i == 0 ? 0 : mu_failure_put(out, ", ");

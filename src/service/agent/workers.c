@@ -417,6 +417,7 @@ static void on_hold_timer(struct mu_timer *timer)
             send_signal(w, w->held_signal);
         }
     }
+    mu_agent_failure_tell_running(s);
 }
 
 /* Whether the worker may end by itself: then we know more than if we had stopped it. When the job
@@ -444,6 +445,7 @@ void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill)
             send_signal(w, kill ? SIGKILL : signal);
         }
     }
+    mu_agent_failure_tell_running(s);
 }
 
 void mu_agent_workers_leave(struct mu_agent_service *s)

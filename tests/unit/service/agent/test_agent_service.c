@@ -29,8 +29,8 @@ struct seat {
     size_t out_len;
     char log[1 << 14];
     size_t log_len;
-    char tails[2][8192]; /* of its workers */
-    size_t tail_lens[2];
+    char tails[MU_AGENT_RUNNING_MAX + 2][8192]; /* of its workers */
+    size_t tail_lens[MU_AGENT_RUNNING_MAX + 2];
     char error_text[512]; /* what workers leave in their error files */
     void (*streams)(void *context, uint32_t local_rank, struct mu_spawn *what);
     unsigned starts;
@@ -419,6 +419,52 @@ static void test_agent_service_names_the_first_failure_everywhere(void **state)
     assert_true(a->verdict.failure_here != b->verdict.failure_here);
 }
 
+/* The others time out: the one that hangs has not failed, and is to blame. */
+static void test_agent_service_names_who_still_ran_everywhere(void **state)
+{
+    static const char script[] =
+        "[ $RANK != 3 ] || exec sleep 60; sleep 0.2; echo 'Traceback (most recent call last):' "
+        ">&2; "
+        "echo 'RuntimeError: Timed out waiting 200ms for recv operation to complete' >&2; exit 1";
+    struct seat *a = prepare(0, script, 2, 2, "max_restarts=0");
+    struct seat *b = prepare(1, script, 2, 2, "max_restarts=0");
+    (void)state;
+
+    start(a);
+    start(b);
+    wait_ended(a);
+    wait_ended(b);
+    for (int i = 0; i < 2; i++) {
+        assert_outcome(&seats[i], MU_AGENT_FAILED);
+        assert_true(seats[i].verdict.first_failure.effect);
+        assert_int_equal(seats[i].verdict.running_count, 1);
+        assert_has(seats[i].text, "still running then, perhaps hung: rank 3 (local rank 1) on ");
+        assert_null(strstr(seats[i].text, "stopped by the agent"));
+        assert_has(seats[i].json,
+                   "\"still_running\": [{\"rank\": 3, \"local_rank\": 1, \"host\": ");
+    }
+}
+
+/* More of them than are named one by one. */
+static void test_agent_service_counts_who_still_ran(void **state)
+{
+    static const char script[] =
+        "[ $LOCAL_RANK = 0 ] || exec sleep 60; echo 'Traceback (most recent call last):' >&2; "
+        "echo 'RuntimeError: Timed out' >&2; exit 1";
+    struct seat *a = prepare(0, script, 1, 1, "max_restarts=0");
+    (void)state;
+
+    a->config.policy.workers = MU_AGENT_RUNNING_MAX + 2;
+    start(a);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_FAILED);
+    assert_int_equal(a->verdict.running_count, MU_AGENT_RUNNING_MAX + 1);
+    assert_has(a->text, "rank 1 (local rank 1) on ");
+    assert_has(a->text, ", and 11 more\n");
+    assert_has(a->json, "{\"rank\": 16, \"local_rank\": 16");
+    assert_null(strstr(a->json, "{\"rank\": 17, \"local_rank\": 17, \"host\""));
+}
+
 static void test_agent_service_restarts_within_the_budget(void **state)
 {
     static const char script[] = "echo start $TORCHELASTIC_RESTART_COUNT of $RANK; "
@@ -692,6 +738,8 @@ int main(void)
         TEST(test_agent_service_seals_the_way_to_the_workers_store),
         TEST(test_agent_service_streams_lead_where_its_user_says),
         TEST(test_agent_service_names_the_first_failure_everywhere),
+        TEST(test_agent_service_names_who_still_ran_everywhere),
+        TEST(test_agent_service_counts_who_still_ran),
         TEST(test_agent_service_restarts_within_the_budget),
         TEST(test_agent_service_forgets_a_failure_that_it_recovered_from),
         TEST(test_agent_service_does_not_call_a_failure_stopped),
