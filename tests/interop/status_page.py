@@ -204,7 +204,7 @@ def test_a_browser_sees_a_member_die_without_a_reload():
                        "the dead member leaves the page")
             events = wait_until(lambda: "gamma" in wide.evaluate(TEXT % "events") and
                                 wide.evaluate(TEXT % "events"), "its end is among the events")
-            checks.ok("lost gamma, rank 2" in events, "the page says who was lost", events)
+            checks.ok("lost gamma, node 2" in events, "the page says who was lost", events)
             checks.ok(wide.evaluate("window.notReloaded") is True, "the page was not loaded again")
             server.process.terminate()
             wait_until(lambda: "not answering" in narrow.evaluate(TEXT % "link"),
@@ -385,6 +385,33 @@ def test_a_browser_sees_a_worker_die_without_a_reload():
             checks.equal(narrow.evaluate(NARROW), True, "it still fits a phone")
             shoot("agent-failed", wide=wide, narrow=narrow)
         checks.equal(job.process.wait(20), 1, "the page does not keep the agent")
+
+
+def test_a_browser_sees_why_a_run_ended():
+    """On the server's page, which is not the agent's own."""
+    with Scratch() as scratch, Muster("--http", HOST + ":0") as server, \
+            Job(scratch, "--rdzv-endpoint", endpoint_of(server), restarts=1) as job, \
+            Browser(1200, 800) as wide, Browser(390, 844, mobile=True) as narrow:
+        page = page_of(server)
+        for browser in (wide, narrow):
+            browser.open(page)
+            wait_until(lambda: browser.evaluate(TEXT % "link") == "live", "the page is live")
+        for rank, code in ((1, 3), (2, 4)):
+            wait_until(lambda: job.output().count("worker %d is here" % rank) == rank,
+                       "the workers run")
+            job.end(rank, code)
+        seen = wait_until(lambda: "Why it ended" in wide.evaluate(TEXT % "runs") and
+                          wide.evaluate(TEXT % "runs"), "the end is on the page")
+        checks.ok("Why it ended: rank 2 (local rank 2) on %s, exit code 4" % socket.gethostname() in seen,
+                  "the page says who ended the run", seen)
+        checks.ok("worker 2 is here" in seen, "with its last lines", seen)
+        checks.ok("exit code 3" not in seen, "not who was recovered from", seen)
+        events = wide.evaluate(TEXT % "events")
+        checks.ok("the run is the run" not in events and "used up its 1 restarts" in events,
+                  "the events say it in a sentence", events)
+        wait_until(lambda: "Why it ended" in narrow.evaluate(TEXT % "runs"), "it is on the phone")
+        checks.equal(narrow.evaluate(NARROW), True, "it fits a phone")
+        shoot("run-failed", wide=wide, narrow=narrow)
 
 
 class State:

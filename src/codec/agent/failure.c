@@ -149,6 +149,56 @@ int mu_failure_encode(struct mu_buf *out, const struct mu_failure *f)
     return err == 0 ? mu_failure_put(out, "}") : err;
 }
 
+/* The last lines of a text, without the line end of the last one. */
+static struct mu_span last_lines(const char *text)
+{
+    struct mu_span s = cut(text, MU_FAILURE_LINES_BYTES, true);
+    size_t lines = 0;
+    size_t begin;
+
+    while (s.len > 0 && s.data[s.len - 1] == '\n') {
+        s.len -= 1;
+    }
+    for (begin = s.len; begin > 0; begin--) {
+        lines += s.data[begin - 1] == '\n';
+        if (lines == MU_FAILURE_LINES) {
+            break;
+        }
+    }
+    return mu_span_skip(s, begin);
+}
+
+int mu_failure_brief(struct mu_buf *out, const struct mu_failure *f)
+{
+    const char *signal = mu_signal_name(-f->exit_code);
+    bool raised = f->traceback != NULL && f->traceback[0] != '\0';
+    int err = mu_failure_put(
+        out,
+        "{\"rank\": %u, \"local_rank\": %u, \"exit_code\": %d, \"round\": %llu, "
+        "\"restart_count\": %u",
+        f->rank, f->local_rank, f->exit_code, (unsigned long long)f->round, f->restart_count);
+
+    if (err == 0 && signal != NULL) {
+        err = put_member(out, "signal", mu_span_str(signal));
+    }
+    if (err == 0) {
+        err = put_member(out, "host", cut(f->host, MU_FAILURE_HOST_MAX, false));
+    }
+    if (err == 0) {
+        err = put_member(out, "cause", cut(f->cause, MU_FAILURE_CAUSE_MAX, false));
+    }
+    if (err == 0) {
+        err = put_member(out, "message", cut(f->message, MU_FAILURE_LINES_BYTES, false));
+    }
+    if (err == 0) {
+        err = put_member(out, "logs", cut(f->logs, MU_FAILURE_LOGS_MAX, false));
+    }
+    if (err == 0) {
+        err = put_member(out, "last_lines", last_lines(raised ? f->traceback : f->tail));
+    }
+    return err == 0 ? mu_failure_put(out, "}") : err;
+}
+
 /* --- reading ---------------------------------------------------------------------------------- */
 
 void mu_failure_fini(struct mu_failure *f)

@@ -28,6 +28,8 @@
 #define MU_FAILURE_TRACEBACK_MAX 32768
 #define MU_FAILURE_TAIL_MAX      16384 /* of the 64 KiB that its agent keeps */
 #define MU_FAILURE_BYTES_MAX     (1u << 20)
+#define MU_FAILURE_LINES         12
+#define MU_FAILURE_LINES_BYTES   2048
 
 /* It owns its texts (see mu_failure_fini()), which are never NULL after a decode or copy. */
 struct mu_failure {
@@ -63,6 +65,11 @@ bool mu_failure_is_effect(struct mu_span tail);
 
 /** Appends it. MUSTER_ENOMEM, MUSTER_ELIMIT. Bytes that are not UTF-8 become U+FFFD. */
 int mu_failure_encode(struct mu_buf *out, const struct mu_failure *f);
+/**
+ * Appends what people look for first, as an object: who failed, where and how, and in `last_lines`
+ * the last MU_FAILURE_LINES lines of its traceback or output. Errors as mu_failure_encode().
+ */
+int mu_failure_brief(struct mu_buf *out, const struct mu_failure *f);
 /** MUSTER_EPROTO: it is not such an object; MUSTER_ENOMEM. Unknown members are skipped. */
 int mu_failure_decode(struct mu_span in, struct mu_failure *ret_failure);
 

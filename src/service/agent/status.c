@@ -13,6 +13,7 @@ int mu_agent_status_init(struct mu_agent_status *s, struct mu_env *env,
     *s = (struct mu_agent_status){.env = env, .config = config, .host = host, .state = "joining"};
     s->began = mu_env_now(env).mono;
     s->worker_count = config->policy.workers;
+    mu_buf_init(&s->failure, MU_FAILURE_BYTES_MAX);
     s->workers = mu_calloc(s->worker_count, sizeof(*s->workers));
     return s->workers == NULL ? MUSTER_ENOMEM : 0;
 }
@@ -21,6 +22,7 @@ void mu_agent_status_fini(struct mu_agent_status *s)
 {
     mu_free(s->workers);
     s->workers = NULL;
+    mu_buf_fini(&s->failure);
 }
 
 const char *mu_agent_worker_state_name(enum mu_agent_worker_state state)
@@ -140,14 +142,11 @@ void mu_agent_status_ended(struct mu_agent_status *s, const struct mu_agent_verd
     s->ended = true;
     s->state = state_after(v->outcome);
     (void)snprintf(s->verdict, sizeof(s->verdict), "%s", v->text == NULL ? "" : v->text);
-    s->has_failure = v->has_failure;
-    if (v->has_failure) {
-        s->failed_rank = v->first_failure.rank;
-        s->failed_code = v->first_failure.exit_code;
-        (void)snprintf(s->failed_host, sizeof(s->failed_host), "%s", v->first_failure.host);
+    if (v->has_failure && mu_failure_brief(&s->failure, &v->first_failure) != 0) {
+        mu_buf_reset(&s->failure);
     }
-    if (strcmp(s->verdict, s->text) != 0) { /* the last decision mostly says the same */
-        note(s, s->verdict);
+    if (v->unsaid != NULL && v->unsaid[0] != '\0') {
+        note(s, v->unsaid);
     }
 }
 
@@ -216,11 +215,9 @@ static void put_verdict(struct mu_status_text *t, const struct mu_agent_status *
     }
     mu_status_put(t, ",\"verdict\":{\"outcome\":\"%s\",\"text\":", s->state);
     mu_status_quote(t, s->verdict);
-    if (s->has_failure) {
-        mu_status_put(t, ",\"first_failure\":{\"rank\":%" PRIu32 ",\"exit_code\":%d,\"host\":",
-                      s->failed_rank, s->failed_code);
-        mu_status_quote(t, s->failed_host);
-        mu_status_put(t, "}");
+    if (s->failure.len != 0) {
+        mu_status_put(t, ",\"first_failure\":");
+        t->err = t->err != 0 ? t->err : mu_buf_append(t->out, mu_buf_span(&s->failure));
     }
     mu_status_put(t, "}");
 }

@@ -45,11 +45,9 @@ struct mu_agent_status {
     uint32_t worker_count;
     char text[MU_STATUS_EVENT_MAX]; /* of the last decision */
     bool ended;
-    bool has_failure;
     char verdict[MU_STATUS_EVENT_MAX];
-    char failed_host[256];
-    uint32_t failed_rank;
-    int failed_code;
+    struct mu_buf
+        failure; /* the first one, as mu_failure_brief() writes it; empty: there was none */
     struct mu_status_events events;
 };
 

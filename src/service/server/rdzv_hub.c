@@ -443,7 +443,7 @@ static void pump_run(struct mu_rdzv_run *run)
 
         mu_room_explain(&run->room, why, sizeof(why));
         log_run(MUSTER_LOG_INFO, "RDZV-OVER", run, why);
-        note(run, "the run is %s", why);
+        note(run, "%s", why);
         mu_buf_fini(&run->members);
         mu_room_fini(&run->room);
         run->over = true;

@@ -120,8 +120,9 @@ bool mu_store_server_ready(const struct mu_store_server *server);
  * MU_STORE_STATUS_MEMBERS), recent events. docs/operate.md lists its fields. MUSTER_ELIMIT,
  * MUSTER_ENOMEM: a part may have been appended.
  */
-#define MU_STORE_STATUS_MEMBERS 1024
-#define MU_STORE_STATUS_RUNS    1024
+#define MU_STORE_STATUS_MEMBERS  1024
+#define MU_STORE_STATUS_RUNS     1024
+#define MU_STORE_STATUS_FAILURES 64 /* of runs with nodes, and of those without: the newest */
 int mu_store_server_status(const struct mu_store_server *server, struct mu_buf *out);
 /** Appends the same as text for Prometheus. */
 int mu_store_server_metrics(const struct mu_store_server *server, struct mu_buf *out);

@@ -1,8 +1,10 @@
 /* The status of a store server, for the status page and for Prometheus. */
 #include <inttypes.h>
+#include <stdio.h>
 
 #include <muster/version.h>
 
+#include "codec/agent/failure.h"
 #include "service/server/rdzv_hub_internal.h"
 #include "service/server/server_internal.h"
 
@@ -78,7 +80,28 @@ static void put_members(struct mu_status_text *t, const struct mu_rdzv_run *run,
     mu_status_put(t, "],\"members_more\":%zu", more);
 }
 
-static void put_run(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_mono_t now)
+/* The first failure of the last round, where its agents have left it for each other (see
+ * service/agent/agent.h). */
+static void put_failure(struct mu_status_text *t, const struct mu_rdzv_run *run)
+{
+    char key[MU_RDZV_NAME_LEN_MAX + 96];
+    struct mu_failure failure;
+    struct mu_span value;
+    int n = snprintf(key, sizeof(key), "/rdzv/%s/%" PRIu64 ".%" PRIu64 "/muster/failure", run->id,
+                     run->room.incarnation, run->told);
+
+    if (!run->formed || t->err != 0 ||
+        mu_ks_get(run->hub->on.ks, mu_span(key, (size_t)n), &value) != 0 ||
+        mu_failure_decode(value, &failure) != 0) {
+        return;
+    }
+    mu_status_put(t, ",\"failure\":");
+    t->err = t->err != 0 ? t->err : mu_failure_brief(t->out, &failure);
+    mu_failure_fini(&failure);
+}
+
+static void put_run(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_mono_t now,
+                    bool with_failure)
 {
     const struct mu_room *room = &run->room;
     char why[MU_STATUS_EVENT_MAX];
@@ -95,6 +118,9 @@ static void put_run(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_
     mu_room_explain(room, why, sizeof(why));
     mu_status_put(t, ",\"text\":");
     mu_status_quote(t, why);
+    if (with_failure) {
+        put_failure(t, run);
+    }
     put_members(t, run, now);
     mu_status_put(t, "}");
 }
@@ -102,16 +128,22 @@ static void put_run(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_
 static void put_runs(struct mu_status_text *t, const struct mu_store_server *s, mu_mono_t now)
 {
     const struct mu_list *const lists[] = {&s->hub.busy, &s->hub.idle};
+    const size_t counts[] = {s->hub.busy_count, s->hub.idle_count};
     size_t count = 0;
 
     mu_status_put(t, ",\"runs\":[");
     for (size_t i = 0; i < 2; i++) {
+        size_t left = counts[i];
+
         MU_LIST_FOREACH (it, lists[i]) {
             if (count < MU_STORE_STATUS_RUNS) {
                 mu_status_put(t, "%s", count == 0 ? "" : ",");
-                put_run(t, MU_CONTAINER_OF(it, struct mu_rdzv_run, link), now);
+                /* The newest are the last of a list. */
+                put_run(t, MU_CONTAINER_OF(it, struct mu_rdzv_run, link), now,
+                        left <= MU_STORE_STATUS_FAILURES);
             }
             count++;
+            left--;
         }
     }
     mu_status_put(t, "],\"runs_more\":%zu",

@@ -71,6 +71,36 @@ static void test_failure_survives_the_wire(void **state)
     mu_buf_fini(&out);
 }
 
+static void test_failure_in_brief_has_the_last_lines(void **state)
+{
+    char tail[64 * MU_FAILURE_LINES];
+    size_t len = 0;
+    struct mu_failure f = {.exit_code = 3, .rank = 5, .tail = tail};
+    struct mu_buf out;
+    (void)state;
+
+    for (int i = 0; i < 3 * MU_FAILURE_LINES; i++) {
+        len += (size_t)snprintf(tail + len, sizeof(tail) - len, "line %d\n", i);
+    }
+    mu_buf_init(&out, MU_FAILURE_BYTES_MAX);
+    assert_int_equal(mu_failure_brief(&out, &f), 0);
+    assert_int_equal(mu_buf_append(&out, mu_span("", 1)), 0);
+    assert_non_null(
+        strstr((const char *)mu_buf_span(&out).data, "\"last_lines\": \"line 24\\nline 25\\n"));
+    assert_non_null(strstr((const char *)mu_buf_span(&out).data, "line 35\"}"));
+    assert_null(strstr((const char *)mu_buf_span(&out).data, "signal"));
+
+    mu_buf_reset(&out);
+    f = sample();
+    assert_int_equal(mu_failure_brief(&out, &f), 0);
+    assert_int_equal(mu_buf_append(&out, mu_span("", 1)), 0);
+    assert_non_null(
+        strstr((const char *)mu_buf_span(&out).data,
+               "\"exit_code\": -9, \"round\": 3, \"restart_count\": 2, \"signal\": "
+               "\"SIGKILL\", \"host\": \"node-3\", \"cause\": \"the kernel killed it\""));
+    mu_buf_fini(&out);
+}
+
 static void test_failure_keeps_the_end_of_a_long_tail(void **state)
 {
     static char tail[MU_FAILURE_TAIL_MAX + 100];
@@ -273,6 +303,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_failure_survives_the_wire),
+        cmocka_unit_test(test_failure_in_brief_has_the_last_lines),
         cmocka_unit_test(test_failure_keeps_the_end_of_a_long_tail),
         cmocka_unit_test(test_failure_cuts_a_long_cause_and_long_paths),
         cmocka_unit_test(test_failure_refuses_what_is_none),

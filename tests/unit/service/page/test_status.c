@@ -270,8 +270,10 @@ static void test_agent_status_knows_who_failed_before_the_last_has_started(void 
 static void test_agent_status_ends_with_the_verdict(void **state)
 {
     struct agent_rig r;
-    struct mu_agent_verdict verdict = {
-        .outcome = MU_AGENT_FAILED, .text = "worker 1 failed", .has_failure = true};
+    struct mu_agent_verdict verdict = {.outcome = MU_AGENT_FAILED,
+                                       .text = "x failed; no restart is left",
+                                       .unsaid = "no restart is left",
+                                       .has_failure = true};
     const char *text;
 
     (void)state;
@@ -279,12 +281,14 @@ static void test_agent_status_ends_with_the_verdict(void **state)
     run_workers(&r);
     verdict.first_failure.rank = 5;
     verdict.first_failure.exit_code = 3;
-    mu_agent_status_log(&r.status, "worker 1 failed");
+    mu_agent_status_log(&r.status, "x failed");
     mu_agent_status_ended(&r.status, &verdict);
     text = json_of(&r);
-    assert_has(text, "\"verdict\":{\"outcome\":\"failed\",\"text\":\"worker 1 failed\","
-                     "\"first_failure\":{\"rank\":5,\"exit_code\":3,");
-    assert_int_equal(r.status.events.count, 1); /* what was said is not said again */
+    assert_has(text,
+               "\"verdict\":{\"outcome\":\"failed\",\"text\":\"x failed; no restart is left\","
+               "\"first_failure\":{\"rank\": 5, \"local_rank\": 0, \"exit_code\": 3, ");
+    assert_int_equal(r.status.events.count, 2); /* what was said is not said again */
+    assert_has(text, "\"text\":\"no restart is left\"}");
     rig_fini(&r);
 }
 
