@@ -7,7 +7,7 @@
  *     connections        dial, dial_plain, listen, unlisten, sendv, resume, finish, close;
  *                        about one: peer, trust, why
  *     work that blocks   work
- *     children           spawn, child_signal, child_resume, child_leave
+ *     children           spawn, child_signal, child_resume, child_leave, children_until
  *     HTTP               http, http_resume, http_cancel
  *
  * Rules that hold for every verb, in every implementation:
@@ -221,6 +221,12 @@ struct mu_env_ops {
      */
     void (*child_leave)(struct mu_env *env, struct mu_child *child, int signal, uint64_t grace_ms);
     /**
+     * All children that there are then are killed at `until`, with their families, even if this
+     * process is stopped; unless another time is set before. MU_MONO_NEVER, as at first: they are
+     * not. NULL: there is nobody to do it.
+     */
+    void (*children_until)(struct mu_env *env, mu_mono_t until);
+    /**
      * Starts an HTTP exchange (see core/http.h); `done` follows. MUSTER_EINVAL for a method or URL
      * that it does not support or a body that does not fit the method, MUSTER_ENOMEM,
      * MUSTER_ENOTSUP where there is no HTTP.
@@ -377,6 +383,13 @@ static inline void mu_env_child_leave(struct mu_env *env, struct mu_child *child
                                       uint64_t grace_ms)
 {
     env->ops->child_leave(env, child, signal, grace_ms);
+}
+
+static inline void mu_env_children_until(struct mu_env *env, mu_mono_t until)
+{
+    if (env->ops->children_until != NULL) {
+        env->ops->children_until(env, until);
+    }
 }
 
 static inline int mu_env_http(struct mu_env *env, struct mu_http *http,

@@ -57,6 +57,11 @@ void mu_env_layer_child_leave(struct mu_env *env, struct mu_child *child, int si
     mu_env_child_leave(mu_env_below(env), child, signal, grace_ms);
 }
 
+void mu_env_layer_children_until(struct mu_env *env, mu_mono_t until)
+{
+    mu_env_children_until(mu_env_below(env), until);
+}
+
 int mu_env_layer_http(struct mu_env *env, struct mu_http *http,
                       const struct mu_http_request *request)
 {

@@ -36,6 +36,7 @@ int mu_env_layer_child_signal(struct mu_env *env, struct mu_child *child, int si
 void mu_env_layer_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
 void mu_env_layer_child_leave(struct mu_env *env, struct mu_child *child, int signal,
                               uint64_t grace_ms);
+void mu_env_layer_children_until(struct mu_env *env, mu_mono_t until);
 int mu_env_layer_http(struct mu_env *env, struct mu_http *http,
                       const struct mu_http_request *request);
 void mu_env_layer_http_resume(struct mu_env *env, struct mu_http *http);
@@ -54,6 +55,7 @@ void mu_env_layer_http_cancel(struct mu_env *env, struct mu_http *http);
     .child_signal = mu_env_layer_child_signal,                                                     \
     .child_resume = mu_env_layer_child_resume,                                                     \
     .child_leave = mu_env_layer_child_leave,                                                       \
+    .children_until = mu_env_layer_children_until,                                                 \
     .http = mu_env_layer_http,                                                                     \
     .http_resume = mu_env_layer_http_resume,                                                       \
     .http_cancel = mu_env_layer_http_cancel

@@ -95,6 +95,9 @@ struct mu_watch {
 int mu_watch_start(struct mu_watch *w, const struct mu_cgroup *g);
 /** Tells it of a child that was forked, or is gone. A lost message is harmless. */
 void mu_watch_tell(struct mu_watch *w, pid_t pid, bool here);
+/** It kills everything then, unless it is told another time before. MU_MONO_NEVER: not at all. A
+ * lost message is harmless if others follow. */
+void mu_watch_until(struct mu_watch *w, mu_mono_t until);
 /** Ends it, and waits for its end. It kills nothing then. */
 void mu_watch_stop(struct mu_watch *w);
 /** Leaves the remaining processes to it: it kills them after that time, and ends by itself. */
@@ -126,6 +129,7 @@ int mu_uv_families_get(struct mu_uv_env *uv, struct mu_uv_families **ret);
 /** At the end of the loop, when all children are gone or left; its handle is closing then. */
 void mu_uv_families_stop(struct mu_uv_env *uv);
 void mu_uv_families_free(struct mu_uv_env *uv);
+void mu_uv_children_until(struct mu_env *env, mu_mono_t until);
 /** Looks for what is left, on the next turn. */
 void mu_uv_families_survey_soon(struct mu_uv_families *f);
 /** Sends a signal to every process of a family. -ESRCH if there is no process. */

@@ -3,10 +3,14 @@
  * kernel's death signal reaches the children only, and no session or group of theirs binds their
  * descendants; so a process must outlive us, and it is better one that does nothing else.
  *
+ * It is also a dead man's switch: a time can be set at which it kills the families although we
+ * live, unless a later time is set before. We may be stopped then, and nobody else can end them.
+ *
  * It holds one end of a socket whose other end only we have. It is forked from a process with
  * threads and never execs: system calls and memory functions only.
  */
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -27,12 +31,14 @@
 #define LINGER_MS 100
 
 struct word {
-    int32_t pid;  /* a child's pid, or BYE or LEAVE */
+    int32_t pid;  /* a child's pid, or BYE, LEAVE or UNTIL */
     int32_t here; /* 1: it exists, 0: it is gone */
+    uint64_t at;  /* UNTIL: nanoseconds of the monotonic clock */
 };
 
 #define BYE   0    /* we end in order: there is nothing to kill */
 #define LEAVE (-1) /* what is left has `here` milliseconds to end */
+#define UNTIL (-2) /* everything is killed at `at`, unless another such word comes before */
 
 struct watcher {
     struct mu_cgroup cgroup;
@@ -41,6 +47,7 @@ struct watcher {
     bool bye;
     bool left; /* we end in order, and nothing is started any more */
     int32_t grace_ms;
+    uint64_t until; /* UINT64_MAX: for ever */
     struct mu_proc_table table;
     struct mu_proc self;
     size_t count;
@@ -60,6 +67,10 @@ static void hear(struct watcher *w, struct word word)
         w->grace_ms = word.here;
         return;
     }
+    if (word.pid == UNTIL) {
+        w->until = word.at;
+        return;
+    }
     if (word.here != 0) {
         if (w->count < SESSIONS_MAX) {
             w->sessions[w->count++] = word.pid;
@@ -69,43 +80,6 @@ static void hear(struct watcher *w, struct word word)
     for (size_t i = 0; i < w->count; i++) {
         if (w->sessions[i] == word.pid) {
             w->sessions[i] = w->sessions[--w->count];
-            return;
-        }
-    }
-}
-
-/* Returns when the process that it watches is gone, or has said goodbye: a process that is forked
- * at that moment may still hold a copy of the other end. */
-static void listen_to(struct watcher *w, int fd, int pidfd)
-{
-    struct word words[64];
-    size_t len = 0;
-    struct pollfd polls[2] = {{.fd = fd, .events = POLLIN}, {.fd = pidfd, .events = POLLIN}};
-
-    for (;;) {
-        ssize_t n;
-
-        if (poll(polls, pidfd < 0 ? 1 : 2, -1) < 0) {
-            continue;
-        }
-        n = recv(fd, (char *)words + len, sizeof(words) - len, MSG_DONTWAIT);
-        if (n > 0) {
-            size_t whole = (len + (size_t)n) / sizeof(words[0]);
-
-            for (size_t i = 0; i < whole; i++) {
-                hear(w, words[i]);
-            }
-            len = len + (size_t)n - whole * sizeof(words[0]);
-            memmove(words, &words[whole], len);
-            if (w->bye) {
-                return;
-            }
-            continue;
-        }
-        /* The socket ends when every process that has its other end is gone; the pidfd is there
-         * because a fork may hold a copy. */
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR) ||
-            (polls[1].revents & POLLIN) != 0) {
             return;
         }
     }
@@ -241,6 +215,78 @@ static void sweep(struct watcher *w)
     }
 }
 
+/* Until everything must be killed, rounded up; -1: there is no such time. */
+static int time_left_ms(const struct watcher *w)
+{
+    struct timespec now;
+    uint64_t ns;
+    uint64_t ms;
+
+    if (w->until == UINT64_MAX) {
+        return -1;
+    }
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    ms = ns >= w->until ? 0 : (w->until - ns + 999999) / 1000000;
+    return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+/* The time has come, and we have heard nothing of a later one. The process that it watches may wake
+ * at any moment and start others: then it is in charge again. */
+static void end_all(struct watcher *w, int fd)
+{
+    struct pollfd word = {.fd = fd, .events = POLLIN};
+    int rest_ms = 1;
+
+    w->until = UINT64_MAX;
+    for (int pass = 0; pass < PASSES_MAX && !signal_all(w, SIGKILL); pass++) {
+        if (poll(&word, 1, rest_ms) > 0) {
+            return;
+        }
+        rest_ms = rest_ms * 2 > REST_MAX_MS ? REST_MAX_MS : rest_ms * 2;
+    }
+}
+
+/* Returns when the process that it watches is gone, or has said goodbye: a process that is forked
+ * at that moment may still hold a copy of the other end. */
+static void listen_to(struct watcher *w, int fd, int pidfd)
+{
+    struct word words[64];
+    size_t len = 0;
+    struct pollfd polls[2] = {{.fd = fd, .events = POLLIN}, {.fd = pidfd, .events = POLLIN}};
+
+    for (;;) {
+        ssize_t n;
+
+        if (poll(polls, pidfd < 0 ? 1 : 2, time_left_ms(w)) < 0) {
+            continue;
+        }
+        n = recv(fd, (char *)words + len, sizeof(words) - len, MSG_DONTWAIT);
+        if (n > 0) {
+            size_t whole = (len + (size_t)n) / sizeof(words[0]);
+
+            for (size_t i = 0; i < whole; i++) {
+                hear(w, words[i]);
+            }
+            len = len + (size_t)n - whole * sizeof(words[0]);
+            memmove(words, &words[whole], len);
+            if (w->bye) {
+                return;
+            }
+            continue;
+        }
+        /* The socket ends when every process that has its other end is gone; the pidfd is there
+         * because a fork may hold a copy. */
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR) ||
+            (polls[1].revents & POLLIN) != 0) {
+            return;
+        }
+        if (time_left_ms(w) == 0) {
+            end_all(w, fd);
+        }
+    }
+}
+
 /* Gives the processes that were told to end the time for it. */
 static void linger(struct watcher *w)
 {
@@ -289,6 +335,7 @@ static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
     mu_exec_close_from(1, true);
     w.cgroup = *g;
     w.agent = parent;
+    w.until = UINT64_MAX;
     memcpy(w.cgroup_name, "muster-", 7);
     memcpy(w.cgroup_name + 7, g->id, MU_FAMILY_ID_LEN);
     w.cgroup_name[7 + MU_FAMILY_ID_LEN] = '-';
@@ -345,6 +392,15 @@ int mu_watch_start(struct mu_watch *w, const struct mu_cgroup *g)
 void mu_watch_tell(struct mu_watch *w, pid_t pid, bool here)
 {
     struct word word = {.pid = pid, .here = here};
+
+    if (w->pid != 0) {
+        (void)send(w->fd, &word, sizeof(word), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+}
+
+void mu_watch_until(struct mu_watch *w, mu_mono_t until)
+{
+    struct word word = {.pid = UNTIL, .at = until.ns};
 
     if (w->pid != 0) {
         (void)send(w->fd, &word, sizeof(word), MSG_NOSIGNAL | MSG_DONTWAIT);

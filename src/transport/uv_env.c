@@ -144,6 +144,7 @@ static void on_alarm(uv_timer_t *alarm)
 
     end_turn(uv);
     uv->alarm_ms = UINT64_MAX;
+    uv->children_until = MU_MONO_NEVER;
     fire_timers(uv);
 }
 
@@ -297,6 +298,7 @@ static const struct mu_env_ops ops = {
     .child_signal = mu_uv_child_signal,
     .child_resume = mu_uv_child_resume,
     .child_leave = mu_uv_child_leave,
+    .children_until = mu_uv_children_until,
 };
 
 static int start_handles(struct mu_uv_env *uv)
@@ -324,6 +326,7 @@ int mu_uv_env_new(struct mu_uv_env **ret)
     }
     uv->env.ops = &ops;
     uv->alarm_ms = UINT64_MAX;
+    uv->children_until = MU_MONO_NEVER;
     mu_heap_init(&uv->timers);
     mu_list_init(&uv->laters);
     mu_list_init(&uv->lingering);

@@ -449,9 +449,20 @@ int mu_uv_families_get(struct mu_uv_env *uv, struct mu_uv_families **ret)
         MU_LIST_FOREACH (it, &f->children) {
             mu_watch_tell(&f->watch, child_of(it)->pid, true);
         }
+        mu_watch_until(&f->watch, uv->children_until);
     }
     *ret = f;
     return 0;
+}
+
+void mu_uv_children_until(struct mu_env *env, mu_mono_t until)
+{
+    struct mu_uv_env *uv = mu_uv_of(env);
+
+    uv->children_until = until; /* for a watcher that is started later */
+    if (uv->families != NULL) {
+        mu_watch_until(&uv->families->watch, until);
+    }
 }
 
 /* Families whose owners let go outlive the loop: tells the watcher which, and for how long. */

@@ -61,6 +61,7 @@ struct mu_uv_env {
     uint8_t *in;               /* MU_UV_CONN_READ_MAX bytes, the larger of the two */
     struct uv_http_pool *http; /* made with the first exchange */
     struct mu_uv_families *families; /* NULL until there was a child */
+    mu_mono_t children_until;        /* when the watcher kills them all */
     bool no_cgroups;
     bool turning; /* in mu_uv_env_turn() */
 };

@@ -279,6 +279,64 @@ static void test_watch_that_is_stopped_kills_nobody(void **state)
     assert_all_end();
 }
 
+static mu_mono_t in_ms(uint64_t ms)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (mu_mono_t){(uint64_t)now.tv_sec * MU_NS_PER_S + (uint64_t)now.tv_nsec +
+                       ms * MU_NS_PER_MS};
+}
+
+static pid_t start_one(struct mu_watch *w, const char *arg)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        (void)setsid();
+        become(arg, mark);
+    }
+    mu_watch_tell(w, pid, true);
+    wait_for_count(1);
+    return pid;
+}
+
+/* It does nothing about its child, as one that is stopped; then it wakes and starts another. */
+static void agent_that_is_away(struct mu_watch *w, struct mu_cgroup *g, int says)
+{
+    pid_t pid = start_one(w, "out=first");
+
+    (void)g;
+    (void)says;
+    for (int i = 0; i < 10; i++) {
+        mu_watch_until(w, in_ms(10000)); /* Not yet. */
+        rest_ms(10);
+    }
+    if (zoo_count() != 1) {
+        _exit(3);
+    }
+    mu_watch_until(w, in_ms(100));
+    if (waitpid(pid, NULL, 0) != pid) { /* ended by the watcher, or never */
+        _exit(3);
+    }
+    mu_watch_tell(w, pid, false);
+    pid = start_one(w, "out=second");
+    rest_ms(200);
+    if (zoo_count() != 1) {
+        _exit(4);
+    }
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+    mu_watch_stop(w);
+}
+
+static void test_watch_kills_when_the_time_is_up_and_goes_on(void **state)
+{
+    (void)state;
+    run_agent(agent_that_is_away);
+    assert_all_end();
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +346,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(test_watch_finds_those_who_exec_all_the_time, zoo_kill_left),
         cmocka_unit_test_teardown(test_watch_empties_the_cgroups, zoo_kill_left),
         cmocka_unit_test_teardown(test_watch_that_is_stopped_kills_nobody, zoo_kill_left),
+        cmocka_unit_test_teardown(test_watch_kills_when_the_time_is_up_and_goes_on, zoo_kill_left),
     };
     int failed;
 

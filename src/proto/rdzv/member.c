@@ -15,6 +15,7 @@
 #define MARGIN_OF 10  /* of the time: for a kill to be carried out, and clocks that are not alike */
 #define LATE_MS   50  /* A look that comes so much later was ours to miss. */
 #define LISTEN_MS 100 /* after that: for answers that have come meanwhile */
+#define ABSENT_OF 30  /* of the time: for a kill to be carried out by another process */
 #define AGAIN_OF  30  /* of the time: how often we look whether we are in touch again */
 
 static bool is_never(mu_mono_t at)
@@ -110,6 +111,15 @@ static void look_at_fence(struct mu_member *m, mu_mono_t now)
             }
         }
     }
+}
+
+mu_mono_t mu_member_counted_until(struct mu_member *m, mu_mono_t now)
+{
+    refresh(m, now);
+    if (is_never(m->counted_on) || m->link.hosting || m->user == MU_MEMBER_LEAVING) {
+        return MU_MONO_NEVER;
+    }
+    return mu_mono_add_ns(m->counted_on, m->kept_ns - m->kept_ns / ABSENT_OF);
 }
 
 /* --- the ends --------------------------------------------------------------------------------- */

@@ -52,6 +52,9 @@
  *     |--- beats, a sixth apart, unanswered ------|-- stop --|-- none --|--> others may begin
  *                                              CUT_OFF      `by`      the server holds it for lost
  *
+ * A member that is stopped itself can do nothing of that: somebody else must do it, at 29/30
+ * (mu_member_counted_until()).
+ *
  * What was begun is fenced until the node is OUT or enters again, also when its call is gone. The
  * node that hosts the server sleeps when the server sleeps: while its call lasts, it is never cut
  * off.
@@ -188,6 +191,12 @@ bool mu_member_join(struct mu_member *m, mu_mono_t now, bool blameless);
 void mu_member_leave(struct mu_member *m, mu_mono_t now);
 /** CLOSED follows, or CLOSE_FAILED. True: a session is needed. */
 bool mu_member_close(struct mu_member *m, mu_mono_t now);
+/**
+ * Returns until when what was begun may run even if this process does not: a little before the
+ * server holds the node for lost. It moves on with every answer of the server. MU_MONO_NEVER:
+ * nobody counts on the node, or it hosts the server. The link must be up to date.
+ */
+mu_mono_t mu_member_counted_until(struct mu_member *m, mu_mono_t now);
 /** After CUT_OFF: the user has not stopped what runs, and ENDED follows. */
 void mu_member_cut(struct mu_member *m, mu_mono_t now);
 

@@ -267,6 +267,7 @@ static void take_end(struct mu_agent_service *s, const struct mu_agent_update *u
     uint64_t wait_ms = (uint64_t)s->config.verdict_ms * 2 + GOODBYE_MS;
 
     s->over = true;
+    mu_env_children_until(s->env, MU_MONO_NEVER); /* what is left has its own time */
     s->verdict.outcome = u->outcome;
     s->verdict.code = u->code;
     s->verdict.signal = u->outcome == MU_AGENT_STOPPED ? s->last_signal : 0;
@@ -436,6 +437,17 @@ static bool on_cut_off(void *context, mu_mono_t by)
     return s->machine.state == MU_AGENT_IS_BARRIER;
 }
 
+/* The watcher ends the workers if we cannot, because we are stopped. */
+static void on_counted(void *context, mu_mono_t until)
+{
+    struct mu_agent_service *s = context;
+
+    if (!s->over) {
+        s->until = until;
+        mu_env_children_until(s->env, until);
+    }
+}
+
 static void on_ended(void *context, const struct mu_rdzv_ending *ending)
 {
     struct mu_agent_service *s = context;
@@ -522,6 +534,7 @@ static int open_rdzv(struct mu_agent_service *s, struct mu_errmsg *reterr_msg)
     const struct mu_rdzv_events events = {
         .assigned = on_assigned,
         .cut_off = on_cut_off,
+        .counted = on_counted,
         .ended = on_ended,
         .waiting = on_waiting,
         .explained = on_explained,
@@ -561,6 +574,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     s->env = env;
     s->config = *config;
     s->events = *events;
+    s->until = MU_MONO_NEVER;
     mu_list_init(&s->rounds);
     mu_timer_init(&s->timer, on_timer);
     mu_timer_init(&s->end_timer, on_end_timer);

@@ -142,6 +142,7 @@ struct mu_agent_service {
     mu_mono_t join_since;
     struct mu_timer wait_timer; /* while it joins: logs what it waits for */
     bool leaving;               /* `left` will come */
+    mu_mono_t until;            /* when the watcher ends the workers, if we are stopped */
     bool closing;               /* `closed` or `close_failed` will come */
 
     /* the end */

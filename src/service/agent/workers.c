@@ -210,11 +210,29 @@ static void on_dying(struct mu_child *child)
     mu_agent_failure_sign(w);
 }
 
+/* The watcher has ended the workers, because this process was stopped: none of them has failed, and
+ * the round is over for us. */
+static void miss_round(struct mu_agent_service *s)
+{
+    if (s->round == NULL) {
+        return;
+    }
+    mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_CUT_OFF, .by = s->until});
+    mu_agent_tell(s, (struct mu_agent_event){
+                         .type = MU_AGENT_ROUND_ENDED,
+                         .round = s->round->number,
+                         .text = "this agent was stopped for so long that its workers were ended"});
+}
+
 static void on_exited(struct mu_child *child, int status)
 {
     struct mu_agent_worker *w = child_worker(child);
     struct mu_agent_service *s = w->s;
 
+    if (status == -SIGKILL && mu_mono_reached(s->until, mu_env_now(s->env).mono)) {
+        w->end.stopped = true;
+        miss_round(s);
+    }
     w->end.exited = true;
     w->end.exit_code = status;
     if (s->events.exited != NULL) {

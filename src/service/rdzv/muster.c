@@ -27,6 +27,17 @@ static mu_mono_t mono(struct mu_rdzv_muster *n)
     return mu_env_now(n->base.env).mono;
 }
 
+/* Tells the user, which may have to be ended by others, until when it is counted on. */
+static void tell_counted(struct mu_rdzv_muster *n)
+{
+    mu_mono_t until = mu_member_counted_until(mu_rdzv_muster_member(n), mono(n));
+
+    if (until.ns != n->until.ns && n->base.events.counted != NULL) {
+        n->until = until;
+        n->base.events.counted(n->base.events.context, until);
+    }
+}
+
 static void rearm(struct mu_rdzv_muster *n)
 {
     mu_mono_t at = n->soon != 0 ? mono(n)
@@ -36,6 +47,9 @@ static void rearm(struct mu_rdzv_muster *n)
     /* A timer that is late keeps its place among the others that are. */
     if (!mu_heap_contains(&n->timer.node) || n->timer.node.at.ns != at.ns) {
         mu_env_timer_arm(n->base.env, &n->timer, at);
+    }
+    if (!n->freeing && n->client != MU_RDZV_CLIENT_NONE) {
+        tell_counted(n);
     }
 }
 
@@ -461,6 +475,7 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
     if (n == NULL) {
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
+    n->until = MU_MONO_NEVER;
     mu_timer_init(&n->timer, on_timer);
     mu_buf_init(&n->held, (size_t)64 << 20); /* as long as a frame can be */
     err = mu_rdzv_handler_init(&n->base, &native_ops, env, params, events, reterr_msg);

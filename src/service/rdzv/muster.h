@@ -77,6 +77,7 @@ struct mu_rdzv_muster {
     int64_t rank;            /* of the round that it was in last */
     bool freeing;
     unsigned soon;
+    mu_mono_t until; /* what the user was told last: see `counted` */
     struct mu_errmsg host_text;
     struct mu_timer timer;
 };

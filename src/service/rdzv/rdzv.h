@@ -103,6 +103,13 @@ struct mu_rdzv_events {
      * round. Only the backend "muster" calls it.
      */
     bool (*cut_off)(void *context, mu_mono_t by);
+    /**
+     * The node is counted on until then: its workers must have ended by that time, even if this
+     * process is stopped before (mu_env_children_until()). MU_MONO_NEVER: they need not. Comes
+     * often, also inside a call, and must not call back. May be NULL. Only the backend "muster"
+     * calls it.
+     */
+    void (*counted)(void *context, mu_mono_t until);
     /** How many nodes wait to be let in, while in a round; comes when that changes. */
     void (*waiting)(void *context, uint32_t count);
     /** Answers mu_rdzv_explain(): what a join under way waits for, in one sentence without a full
