@@ -114,6 +114,13 @@ static const char *unsaid(const struct mu_agent_service *s, const char *text)
     return text[len] == '\0' ? text + len : text + len + 2;
 }
 
+/* Whether workers failed and that ended the run. Backends that keep no budget only say that another
+ * node has closed it. */
+static bool is_failure(const struct mu_agent_verdict *v)
+{
+    return v->has_failure && (v->outcome == MU_AGENT_FAILED || v->code == MUSTER_ERDZV_CLOSED);
+}
+
 static void tell_end(struct mu_agent_service *s)
 {
     struct mu_agent_verdict *v = &s->verdict;
@@ -131,7 +138,7 @@ static void tell_end(struct mu_agent_service *s)
     for (uint32_t i = 0; i < v->worker_count; i++) {
         s->ends[i] = s->workers[i].end;
     }
-    if (v->outcome == MU_AGENT_FAILED && v->has_failure && v->first_failure.effect) {
+    if (is_failure(v) && v->first_failure.effect) {
         mu_agent_failure_list_own(s);
     } else {
         v->running_count = 0;

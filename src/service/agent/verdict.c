@@ -33,6 +33,20 @@ static const char *describe_exit(int code, char *out, size_t cap)
     return out;
 }
 
+/* "with exit code 3", "by SIGKILL" */
+static const char *describe_briefly(int code, char *out, size_t cap)
+{
+    const char *name = mu_signal_name(-code);
+
+    if (name != NULL) {
+        (void)snprintf(out, cap, "by %s", name);
+    } else {
+        (void)snprintf(out, cap, code < 0 ? "by signal %d" : "with exit code %d",
+                       code < 0 ? -code : code);
+    }
+    return out;
+}
+
 static bool is_stopped(const struct mu_agent_worker_end *w)
 {
     return w->exited && w->stopped;
@@ -175,8 +189,8 @@ static int put_ranks(struct mu_buf *out, const struct mu_agent_verdict *v, const
             err = mu_failure_put(out, ", and %u more", count - shown);
             break;
         }
-        err = mu_failure_put(out, "%s rank %u (%s)", shown == 0 ? "" : ",", w->rank,
-                             describe_exit(w->exit_code, how, sizeof(how)));
+        err = mu_failure_put(out, "%s rank %u (local rank %u) %s", shown == 0 ? "" : ",", w->rank,
+                             w->local_rank, describe_briefly(w->exit_code, how, sizeof(how)));
         shown++;
     }
     return err == 0 ? mu_failure_put(out, "\n") : err;

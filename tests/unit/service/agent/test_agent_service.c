@@ -413,7 +413,7 @@ static void test_agent_service_names_the_first_failure_everywhere(void **state)
             assert_has(seats[i].log, "\nrank 3 (local rank 1) exited with 7\nno restart is left\n");
         }
         assert_has(seats[i].text, "stopped by the agent on this node: rank");
-        assert_has(seats[i].text, "SIGTERM (signal 15)");
+        assert_has(seats[i].text, " by SIGTERM");
         assert_has(seats[i].json, "\"became\": \"stopped\"");
     }
     assert_true(a->verdict.failure_here != b->verdict.failure_here);
