@@ -133,9 +133,10 @@ static int check_join(const struct mu_room *room, const struct mu_room_member *m
                       room->config.restarts_max);
     }
     if (nodes_min != room->config.nodes_min || nodes_max != room->config.nodes_max) {
-        return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "this run is for %u to %u nodes, the node asked for %u to %u",
-                      room->config.nodes_min, room->config.nodes_max, nodes_min, nodes_max);
+        return mu_err(
+            reterr_msg, MUSTER_EINVAL,
+            "this run has --nnodes %u:%u, and this node gives %u:%u; give all nodes the same",
+            room->config.nodes_min, room->config.nodes_max, nodes_min, nodes_max);
     }
     if (name.len == 0) {
         return mu_err(reterr_msg, MUSTER_EINVAL,

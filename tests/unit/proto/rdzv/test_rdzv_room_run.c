@@ -303,7 +303,8 @@ static void test_room_refuses_what_does_not_fit_in_words(void **state)
     room_open(&f);
 
     assert_int_equal(mu_room_join(&f.room, f.now, &m, 2, 4, &f.msg), MUSTER_EINVAL);
-    assert_string_equal(f.msg.text, "this run is for 2 to 3 nodes, the node asked for 2 to 4");
+    assert_string_equal(
+        f.msg.text, "this run has --nnodes 2:3, and this node gives 2:4; give all nodes the same");
     assert_int_equal(mu_room_join(&f.room, f.now, &m, 1, 3, &f.msg), MUSTER_EINVAL);
     m.name[0] = '\0';
     assert_int_equal(mu_room_join(&f.room, f.now, &m, 2, 3, &f.msg), MUSTER_EINVAL);

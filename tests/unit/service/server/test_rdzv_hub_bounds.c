@@ -278,7 +278,8 @@ static void test_hub_refuses_in_words_what_does_not_fit(void **state)
     assert_int_equal(a->answer_len, 0);
     assert_int_equal(join_status(a, hub_join_of(2, 2)), 0);
     assert_int_equal(join_status(b, hub_join_of(2, 3)), MUSTER_EINVAL);
-    assert_string_equal(b->why, "this run is for 2 to 2 nodes, the node asked for 2 to 3");
+    assert_string_equal(
+        b->why, "this run has --nnodes 2:2, and this node gives 2:3; give all nodes the same");
     hub_world_free(w);
 }
 
