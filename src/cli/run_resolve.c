@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Python's run_path for one script, which gets its arguments as its own argv. */
 static const char run_path_program[] = "import runpy, sys; del sys.argv[0]; "
@@ -120,10 +121,28 @@ static int make_run_id(struct run_options *o)
     return 0;
 }
 
+/* Nodes of one job have to be told where they meet: a job on localhost would wait for the others in
+ * vain. */
+static int refuse_no_endpoint(const struct run_options *o)
+{
+    char host[256] = "THIS-HOST";
+
+    (void)gethostname(host, sizeof(host) - 1);
+    return cli_fail(CLI_FAILED,
+                    "--nnodes %s needs the address where the nodes meet, the same on every node: "
+                    "`muster run --nnodes %s --rdzv-endpoint %s:29400 ...` has them meet on this "
+                    "host",
+                    o->nnodes, o->nnodes, host);
+}
+
 static int resolve_endpoint(struct run_options *o, bool is_static)
 {
     int len = 0;
 
+    if (strcmp(o->rdzv.backend, "muster") == 0 && !o->standalone && o->rdzv_endpoint[0] == '\0' &&
+        o->rdzv.nodes_max > 1) {
+        return refuse_no_endpoint(o);
+    }
     o->rdzv.endpoint = o->rdzv_endpoint;
     if (o->standalone ||
         (!is_static && !o->has_backend && o->rdzv_endpoint[0] == '\0' && o->rdzv.nodes_max == 1)) {
@@ -303,6 +322,8 @@ static int resolve_rdzv(struct run_options *o)
     }
     if (err == 0) {
         err = resolve_endpoint(o, is_static);
+    }
+    if (err == 0) {
         resolve_local_addr(o);
     }
     if (err == 0 && is_static) {

@@ -257,10 +257,10 @@ static void test_run_options_nodes_are_one_number_or_two(void **state)
                                       "--nnodes= x",      "--nnodes :1 x"};
 
     (void)state;
-    assert_parses("--nnodes 3 x");
+    assert_parses("--nnodes 3 --rdzv-endpoint h x");
     assert_int_equal(o.rdzv.nodes_min, 3);
     assert_int_equal(o.rdzv.nodes_max, 3);
-    assert_parses("--nnodes 2:4 x");
+    assert_parses("--nnodes 2:4 --rdzv-endpoint h x");
     assert_int_equal(o.rdzv.nodes_min, 2);
     assert_int_equal(o.rdzv.nodes_max, 4);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -306,8 +306,8 @@ static void test_run_options_backend_is_static_where_torchruns_old_words_are_use
     assert_parses("x");
     assert_string_equal(o.rdzv.backend, "muster");
     assert_string_equal(o.rdzv.endpoint, "localhost:0"); /* alone: any port */
-    assert_parses("--nnodes 2 x");
-    assert_string_equal(o.rdzv.backend, "muster");
+    assert_refused(CLI_FAILED, "--nnodes 2:4 x", "`muster run --nnodes 2:4 --rdzv-endpoint ");
+    assert_parses("--nnodes 2 --rdzv-backend c10d x"); /* as torchrun: localhost */
     assert_string_equal(o.rdzv.endpoint, "");
     assert_parses("--nnodes 2 --node-rank 1 --master-addr [::1] --master-port 1234 x");
     assert_string_equal(o.rdzv.backend, "static");
