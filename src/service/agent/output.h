@@ -122,6 +122,11 @@ void mu_output_end(struct mu_output *out);
  */
 void mu_output_say(struct mu_output *out, enum mu_stream stream, struct mu_span text);
 /**
+ * Likewise for one line without its end on a console that is a terminal: the next call replaces the
+ * line while it is the last one there, and everything else begins below it.
+ */
+void mu_output_rewrite(struct mu_output *out, enum mu_stream stream, struct mu_span line);
+/**
  * True: nothing waits for a console. False: `drained` is called once, when nothing does any more;
  * that never happens if nobody reads the console.
  */

@@ -7,6 +7,7 @@
 /* How many bytes a line may have around it besides its prefix. */
 #define AROUND_MAX 32u
 #define NOTE_MAX   256u
+#define ERASE      "\r\x1b[K" /* back to the beginning of the line, which is emptied */
 
 static size_t room_for(const struct output_stream *s)
 {
@@ -51,7 +52,7 @@ bool output_console_note(struct output_stream *s, bool last)
     }
     mu_buf_put(&c->queue, prefix);
     mu_buf_put(&c->queue, mu_span(text, (size_t)n));
-    c->open = false;
+    c->open = c->rewritten = false;
     s->skipped = 0;
     return true;
 }
@@ -61,7 +62,7 @@ static void put_end(struct output_stream *s, enum mu_line_end end, bool last)
 {
     struct output_console *c = s->console;
 
-    c->open = false;
+    c->open = c->rewritten = false;
     c->redraw = false;
     switch (end) {
     case MU_LINE_LF:
@@ -192,10 +193,14 @@ static void on_writable(struct mu_sink *sink)
     }
 }
 
+static struct output_console *console_of(struct mu_output *out, enum mu_stream stream)
+{
+    return &out->consoles[stream == MU_STDERR && out->console_count == 2 ? 1 : 0];
+}
+
 void mu_output_say(struct mu_output *out, enum mu_stream stream, struct mu_span text)
 {
-    struct output_console *c =
-        &out->consoles[stream == MU_STDERR && out->console_count == 2 ? 1 : 0];
+    struct output_console *c = console_of(out, stream);
 
     if (mu_buf_reserve(&c->queue, 1 + text.len) != 0) {
         return;
@@ -203,8 +208,26 @@ void mu_output_say(struct mu_output *out, enum mu_stream stream, struct mu_span 
     if (c->open) {
         mu_buf_put_u8(&c->queue, '\n');
     }
-    c->open = false;
+    c->open = c->rewritten = false;
     mu_buf_put(&c->queue, text);
+    output_console_pump(c);
+}
+
+void mu_output_rewrite(struct mu_output *out, enum mu_stream stream, struct mu_span line)
+{
+    struct output_console *c = console_of(out, stream);
+
+    if (mu_buf_reserve(&c->queue, sizeof(ERASE) + line.len) != 0) {
+        return;
+    }
+    if (c->rewritten) {
+        mu_buf_put(&c->queue, MU_SPAN_LIT(ERASE));
+    } else if (c->open) {
+        mu_buf_put_u8(&c->queue, '\n');
+    }
+    mu_buf_put(&c->queue, line);
+    c->open = c->rewritten = true;
+    c->open_by = NULL;
     output_console_pump(c);
 }
 

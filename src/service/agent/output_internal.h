@@ -59,6 +59,7 @@ struct output_console {
     struct mu_list waiters;
     bool open;                     /* the last line has no end yet */
     bool redraw;                   /* the stream that began it will overwrite it */
+    bool rewritten;                /* it is open and of mu_output_rewrite() */
     struct output_stream *open_by; /* NULL: one that is not there any more */
 };
 

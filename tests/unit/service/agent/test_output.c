@@ -533,6 +533,22 @@ static void test_output_says_what_was_left_out_when_nothing_follows(void **state
     assert_non_null(strstr(CONSOLE(0), " lines are not shown here; all are in /logs/"));
 }
 
+static void test_output_rewrites_its_last_line_and_no_other(void **state)
+{
+    (void)state;
+    files.one_console = true;
+    begin("0", "0");
+    (void)say(0, MU_STDOUT, "name? ");
+    pass_ms(300);
+    mu_output_rewrite(out, MU_STDERR, MU_SPAN_LIT("1 of 2"));
+    mu_output_rewrite(out, MU_STDERR, MU_SPAN_LIT("still 1 of 2"));
+    (void)say(0, MU_STDOUT, "me\n");
+    mu_output_rewrite(out, MU_STDERR, MU_SPAN_LIT("2 of 2"));
+    mu_output_say(out, MU_STDERR, MU_SPAN_LIT("the end\n"));
+    assert_string_equal(CONSOLE(0), "name? \n1 of 2\r\x1b[Kstill 1 of 2\nme\n2 of 2\nthe end\n");
+    stop(0);
+}
+
 static void test_output_words_of_our_own_stand_between_lines(void **state)
 {
     static char much[4000];
@@ -695,6 +711,7 @@ int main(void)
         TEST(test_output_last_line_waits_for_the_console),
         TEST(test_output_of_a_worker_that_ended_waits_for_nobody),
         TEST(test_output_says_what_was_left_out_when_nothing_follows),
+        TEST(test_output_rewrites_its_last_line_and_no_other),
         TEST(test_output_words_of_our_own_stand_between_lines),
         TEST(test_output_tail_is_the_last_of_it),
         TEST(test_output_tail_has_what_has_no_end_yet),
