@@ -334,7 +334,7 @@ int sim_net_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_addr 
     conn->env = env;
     conn->impl = end;
     if (to == NULL) {
-        end->rst_status = -EHOSTUNREACH;
+        end->rst_status = MUSTER_ENAME; /* as the name server says */
         sim_schedule(sim, &end->rst, sim->now_ns);
         return 0;
     }

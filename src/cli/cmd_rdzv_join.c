@@ -7,11 +7,15 @@
 
 #include "cli/cmd_rdzv.h"
 
+#define WAIT_MS      2000  /* until a join says what it waits for */
+#define WAIT_STEP_MS 10000 /* and then every so often */
+
 struct join {
     struct cli_loop loop;
     const struct rdzv_options *o;
     struct mu_rdzv_handler *handler;
-    bool was_in; /* a round was assigned to this node */
+    struct mu_timer wait; /* for the next line about what a join waits for */
+    bool was_in;          /* a round was assigned to this node */
     bool ending;
     int code;
 };
@@ -138,12 +142,43 @@ static void say(const char *format, ...)
 
 /* --- what happens ----------------------------------------------------------------------------- */
 
+static void arm_wait(struct join *j, uint64_t ms)
+{
+    mu_env_timer_arm(j->loop.env, &j->wait,
+                     ms == 0 ? MU_MONO_NEVER : mu_mono_add_ms(mu_env_now(j->loop.env).mono, ms));
+}
+
+static void on_wait(struct mu_timer *timer)
+{
+    struct join *j = MU_CONTAINER_OF(timer, struct join, wait);
+
+    (void)mu_rdzv_explain(j->handler);
+    arm_wait(j, WAIT_STEP_MS);
+}
+
+static void on_explained(void *context, const char *why)
+{
+    struct join *j = context;
+
+    cli_log_tell(MUSTER_LOG_INFO, "RDZV-WAITS", -1, NULL, "%s", why);
+    if (!cli_log_is_json() && !j->o->quiet) {
+        (void)fprintf(stderr, "muster: still waiting: %s\n", why);
+    }
+}
+
+static void begin_join(struct join *j)
+{
+    arm_wait(j, WAIT_MS);
+    mu_rdzv_join(j->handler);
+}
+
 /* Ends the process in order, with this exit code unless there is one already. */
 static void finish(struct join *j, int code)
 {
     if (!j->ending) {
         j->ending = true;
         j->code = code;
+        arm_wait(j, 0);
         mu_rdzv_free(j->handler);
     }
 }
@@ -153,6 +188,7 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
     struct join *j = context;
 
     j->was_in = true;
+    arm_wait(j, 0);
     cli_log_place(j->o->run_id, (int64_t)a->round, a->rank);
     cli_log_tell(MUSTER_LOG_INFO, "ROUND-BEGAN", -1,
                  json_pack("{s:I, s:o}", "world_size", (json_int_t)a->world, "store",
@@ -180,7 +216,7 @@ static void on_ended(void *context, const struct mu_rdzv_ending *ending)
         say("ended: %s\n", ending->text);
     }
     if (j->o->rejoin) {
-        mu_rdzv_join(j->handler);
+        begin_join(j);
     } else if (ending->reason == MU_RDZV_ENDED_DROPPED) {
         finish(j, CLI_FAILED);
     } else {
@@ -268,7 +304,7 @@ static void on_record(void *context, const struct mu_rdzv_record *record)
 {
     struct join *j = context;
     const char *dot = strchr(record->name, '.');
-    bool host = dot != NULL && strcmp(dot, ".host") == 0;
+    bool host = dot != NULL && (strcmp(dot, ".host") == 0 || strcmp(dot, ".trouble") == 0);
 
     cli_log_tell(host ? MUSTER_LOG_INFO : MUSTER_LOG_DEBUG, "RDZV-STEP", record->rank,
                  json_pack("{s:s, s:o}", "name", record->name, "node", cli_log_text(record->node)),
@@ -296,6 +332,7 @@ static void on_signal(void *context, int number)
 
     (void)number;
     if (!j->ending) {
+        arm_wait(j, 0);
         mu_rdzv_leave(j->handler);
     }
 }
@@ -307,6 +344,7 @@ int rdzv_join(const struct rdzv_options *o)
         .assigned = on_assigned,
         .ended = on_ended,
         .waiting = on_waiting,
+        .explained = on_explained,
         .closed = on_closed,
         .failed = on_failed,
         .left = on_left,
@@ -337,7 +375,8 @@ int rdzv_join(const struct rdzv_options *o)
         cli_loop_close(&j.loop);
         return cli_fail(cli_exit_code(err), "%s", msg.text);
     }
-    mu_rdzv_join(j.handler);
+    mu_timer_init(&j.wait, on_wait);
+    begin_join(&j);
     cli_loop_run(&j.loop);
     cli_loop_close(&j.loop);
     return j.code;

@@ -4,13 +4,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli/cli_loop.h"
+#include "cli/cli_time.h"
 #include "cli/run_explain.h"
 #include "cli/run_torch.h"
 #include "cli/run_verdict.h"
 #include "cli/run_watch.h"
+#include "core/printable.h"
 #include "transport/uv_files.h"
 
 struct run {
@@ -30,20 +33,66 @@ struct run {
 
 /* --- messages --------------------------------------------------------------------------------- */
 
+#define LINE_MAX_BYTES 1152
+
+/* Writes a line of ours for people: with the time, whole, and without what a terminal obeys. */
+static size_t put_line(char text[LINE_MAX_BYTES], const char *line)
+{
+    char stamp[CLI_TIME_CAP];
+    int n = snprintf(text, LINE_MAX_BYTES, "%smuster: ", cli_time_stamp(stamp));
+
+    (void)mu_printable(text + n, LINE_MAX_BYTES - (size_t)n, mu_span_str(line), false);
+    return strlen(text);
+}
+
 static void say(struct run *r, const char *line)
 {
-    char text[1088];
-    int n = snprintf(text, sizeof(text), "muster: %s\n", line);
+    char text[LINE_MAX_BYTES + 1];
+    size_t len;
 
     if (cli_log_is_json()) {
         cli_log_tell(MUSTER_LOG_INFO, "RUN", -1, NULL, "%s", line);
         return;
     }
-    if (n >= (int)sizeof(text)) {
-        n = (int)sizeof(text) - 1;
-        text[n - 1] = '\n';
+    len = put_line(text, line);
+    text[len] = '\n';
+    mu_output_say(r->output, MU_STDERR, mu_span(text, len + 1));
+}
+
+/* Columns of the terminal on standard error; 0: it is no terminal, or one that cannot rewrite. */
+static size_t columns(void)
+{
+    const char *term = getenv("TERM");
+    struct winsize size;
+
+    return term == NULL || strcmp(term, "dumb") == 0 || isatty(STDERR_FILENO) == 0 ||
+                   ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0
+               ? 0
+               : size.ws_col;
+}
+
+/* On a terminal, a line that says what is waited for takes the place of the one before. */
+static void on_waits(void *context, const char *line)
+{
+    struct run *r = context;
+    char text[LINE_MAX_BYTES];
+    size_t room = columns();
+    size_t len;
+
+    run_watch_log(&r->watch, line);
+    if (!r->wordy || cli_log_is_json()) {
+        return;
     }
-    mu_output_say(r->output, MU_STDERR, mu_span(text, (size_t)n));
+    if (room < 40) {
+        say(r, line);
+        return;
+    }
+    len = put_line(text, line);
+    len = len < room ? len : room - 1;
+    while (len > 0 && ((unsigned char)text[len] & 0xc0) == 0x80) {
+        len--; /* not in the middle of a character */
+    }
+    mu_output_rewrite(r->output, MU_STDERR, mu_span(text, len));
 }
 
 static void on_log(void *context, const char *line)
@@ -157,10 +206,27 @@ static void on_started(void *context, const struct mu_agent_attempt *attempt)
     run_watch_started(&r->watch, r->agent);
 }
 
+static void say_end(struct run *r, const struct mu_agent_verdict *verdict)
+{
+    char took[CLI_TIME_CAP];
+    char line[CLI_TIME_CAP + 64];
+
+    (void)snprintf(line, sizeof(line), "%s after %s",
+                   verdict->outcome == MU_AGENT_SUCCEEDED  ? "succeeded"
+                   : verdict->outcome == MU_AGENT_GRACEFUL ? "ended as a spare"
+                   : verdict->outcome == MU_AGENT_STOPPED  ? "stopped"
+                                                           : "failed",
+                   cli_time_took(took, verdict->took_ms));
+    if (!cli_log_is_json() && (r->wordy || r->code != 0)) {
+        say(r, line);
+    }
+}
+
 static void on_ended(void *context, const struct mu_agent_verdict *verdict)
 {
     struct run *r = context;
     const char *error_file = getenv("TORCHELASTIC_ERROR_FILE");
+    char head[LINE_MAX_BYTES];
     struct mu_buf text;
 
     r->code = mu_agent_verdict_exit_code(verdict);
@@ -169,9 +235,12 @@ static void on_ended(void *context, const struct mu_agent_verdict *verdict)
     mu_buf_init(&text, (size_t)16 << 20);
     if (r->code != 0 && !cli_log_is_json() &&
         mu_agent_verdict_text(verdict, r->wordy, &text) == 0) {
+        put_line(head, "");
+        mu_output_say(r->output, MU_STDERR, mu_span_str(head));
         mu_output_say(r->output, MU_STDERR, mu_buf_span(&text));
     }
     mu_buf_fini(&text);
+    say_end(r, verdict);
     if (r->o.verdict != NULL) {
         run_verdict_write(r->o.verdict, verdict);
     }
@@ -314,10 +383,26 @@ static void say_page(struct run *r)
     }
 }
 
+/* The first line: a name server that does not answer, or a host that is not there, comes after it. */
+static void say_meeting(struct run *r)
+{
+    const struct muster_rdzv_params *p = &r->o.rdzv;
+    char line[512];
+
+    if (p->nodes_max == 1 || !r->wordy) {
+        return;
+    }
+    (void)snprintf(line, sizeof(line), "run \"%.120s\": %u%s%.0u nodes meet at %.200s (backend %s)",
+                   p->run_id, p->nodes_min, p->nodes_min == p->nodes_max ? "" : " to ",
+                   p->nodes_min == p->nodes_max ? 0 : p->nodes_max, p->endpoint, p->backend);
+    say(r, line);
+}
+
 static int run_agent(struct run *r)
 {
     const struct mu_agent_service_events events = {
         .log = on_log,
+        .waits = on_waits,
         .prepare = on_prepare,
         .error_file = on_error_file,
         .read_error_file = on_read_error_file,
@@ -343,6 +428,7 @@ static int run_agent(struct run *r)
         config.host = r->host;
     }
     run_events_init(&r->events, &r->o, r->output, r->loop.env, r->host);
+    say_meeting(r);
     code = run_watch_open(&r->watch, &r->o, &config, mu_uv_env_env(r->loop.uv), r->output, r->host);
     err = code != 0 ? 0 : mu_agent_service_new(r->loop.env, &config, &events, &r->agent, &msg);
     if (err != 0) {
@@ -391,6 +477,7 @@ static int open_log(struct run *r)
     enum muster_log_level level = cli_log_level();
 
     r->wordy = level != MUSTER_LOG_ERROR;
+    cli_time_begin();
     return cli_log_open(&r->o.log, level,
                         !r->wordy                   ? MUSTER_LOG_ERROR
                         : level == MUSTER_LOG_DEBUG ? MUSTER_LOG_DEBUG

@@ -97,6 +97,8 @@ static const struct cli_option options[] = {
      CLI_SECONDS, &parsed.detect, 0, .given = &parsed.has_detect, .whole = true},
     {"grace", "TIME", "time between SIGTERM and SIGKILL (30s)", CLI_SECONDS, &parsed.grace, 0,
      .whole = true},
+    {"keep-trying", NULL, "do not give up on an unknown host name or a refused credential",
+     CLI_FLAG, &parsed.keep_trying, 0, .whole = true},
     {"signal-map", "USR1=TERM,...", "pass a signal on as another one", CLI_TEXT, &parsed.signal_map,
      0, .whole = true},
     {"spares", "N", "muster: how many nodes beyond --nnodes may wait for a place (any)", CLI_NUMBER,

@@ -60,6 +60,7 @@ struct run_options {
     double detect, grace, upscale_delay;
     uint64_t spares;
     const char *signal_map, *verdict, *store_backing;
+    bool keep_trying;
     const char *http;
     struct cli_log_options log;
     struct cli_lock lock;

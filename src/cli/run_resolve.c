@@ -253,6 +253,9 @@ static int add_own_config(struct run_options *o, bool is_native)
     if (err == 0 && o->has_spares) {
         err = add_config(o, "spares", (double)o->spares);
     }
+    if (err == 0 && o->keep_trying) {
+        err = add_config(o, "keep_trying", 1);
+    }
     /* The server counts the restarts of the whole job. */
     return err == 0 && is_native ? add_config(o, "max_restarts", (double)o->max_restarts) : err;
 }

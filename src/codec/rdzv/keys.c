@@ -58,6 +58,7 @@ static const struct key {
     {"max_workers", ON_ETCD, true},
     {"name", ON_ALL, false},
     {"addr", ON_ALL, false},
+    {"keep_trying", ON_ALL, false},
     {"upscale_delay", ON_DYNAMIC, false},
     {"members", ON_MUSTER | ON_REGISTER, false},
     {"pid", ON_REGISTER, false},

@@ -320,6 +320,34 @@ static void fail_late(struct mu_retcd *m)
     }
 }
 
+bool mu_retcd_say_join(const struct mu_retcd *m, struct mu_errmsg *ret)
+{
+    const struct mu_retcd_state *s = &m->state;
+    bool lacks = s->status == MU_RETCD_JOINABLE && s->participants < m->config.min_nodes;
+
+    if (m->why.text[0] != '\0') {
+        (void)mu_err(ret, 0, "%s", m->why.text);
+    } else if (lacks) {
+        (void)mu_err(ret, 0, "%zu of %s%" PRIu32 " nodes are here", s->participants,
+                     m->config.min_nodes == m->config.max_nodes ? "" : "at least ",
+                     m->config.min_nodes);
+    } else if (s->status == MU_RETCD_JOINABLE) {
+        (void)mu_err(ret, 0, "%zu of at most %" PRIu32 " nodes are here, last call for more",
+                     s->participants, m->config.max_nodes);
+    } else if (s->status == MU_RETCD_FROZEN) {
+        (void)mu_err(ret, 0, "%zu of %zu nodes have confirmed version %" PRIu64, s->keep_alives,
+                     s->participants, s->version);
+    } else if (s->status == MU_RETCD_FINAL) {
+        (void)mu_err(ret, 0,
+                     "version %" PRIu64 " runs with %zu nodes, and this node waits for the next "
+                     "one",
+                     s->version, s->participants);
+    } else {
+        (void)mu_err(ret, 0, "the state of the rendezvous is being made");
+    }
+    return lacks;
+}
+
 void mu_retcd_again(struct mu_retcd *m)
 {
     mu_retcd_drop(m, MU_RETCD_MAIN);

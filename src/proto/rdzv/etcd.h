@@ -262,6 +262,9 @@ void mu_retcd_fini(struct mu_retcd *m);
 void mu_retcd_step(struct mu_retcd *m, const struct mu_retcd_event *event,
                    struct mu_retcd_update *ret_update);
 mu_mono_t mu_retcd_deadline(const struct mu_retcd *m);
+/** Writes what a join under way waits for, as of the state that was read last. Returns whether that
+ * is more nodes. */
+bool mu_retcd_say_join(const struct mu_retcd *m, struct mu_errmsg *ret);
 /** Returns the current phase as one word in lower case. */
 const char *mu_retcd_phase_name(const struct mu_retcd *m);
 /** Returns whether the node is in a round, or in one that is over. */

@@ -260,6 +260,9 @@ mu_mono_t mu_rdzv_deadline(const struct mu_rdzv *r);
 
 /** Returns the last known state, lent until the next step; NULL if no state was read yet. */
 const struct mu_rdzv_state *mu_rdzv_state(const struct mu_rdzv *r);
+/** Writes what a join under way waits for, as of the last known state. Returns whether that is more
+ * nodes. */
+bool mu_rdzv_say_join(const struct mu_rdzv *r, struct mu_errmsg *ret);
 /** Returns a name such as "JOINING". The text is static. */
 const char *mu_rdzv_phase_name(enum mu_rdzv_phase phase);
 

@@ -113,6 +113,34 @@ void mu_rdzv_node_say_join_timeout(struct mu_rdzv *r)
     say_participants(e, s);
 }
 
+bool mu_rdzv_say_join(const struct mu_rdzv *r, struct mu_errmsg *ret)
+{
+    const struct mu_rdzv_settings *set = &r->config.settings;
+    const struct mu_rdzv_state *s = mu_rdzv_state(r);
+    size_t count = s == NULL ? 0 : mu_rdzv_participants(s);
+    bool lacks = s != NULL && !s->complete && count < set->min_nodes;
+
+    ret->text[0] = '\0';
+    if (s == NULL) {
+        say(ret, "the state of the rendezvous was asked for, and has not come yet");
+        return false;
+    }
+    if (lacks) {
+        say(ret, "%zu of %s%zu nodes are here", count,
+            set->min_nodes == set->max_nodes ? "" : "at least ", set->min_nodes);
+    } else if (!s->complete) {
+        say(ret, "%zu of at most %zu nodes are here, last call for more", count, set->max_nodes);
+    } else {
+        say(ret, "round %lld runs with %zu nodes, and this node waits for the next one",
+            (long long)s->round, count);
+    }
+    say_participants(ret, s);
+    if (!s->complete) {
+        say_missing(ret, r);
+    }
+    return lacks;
+}
+
 void mu_rdzv_node_say_closed(struct mu_rdzv *r)
 {
     (void)mu_err(&r->v.why, 0, "the rendezvous was closed in round %lld",

@@ -296,5 +296,7 @@ void mu_room_each_ranked(const struct mu_room *room,
  * terminated within `cap`, which is at least 1; names that do not fit are counted ("and 12 more").
  */
 void mu_room_explain(const struct mu_room *room, char *text, size_t cap);
+/** Whether nodes are here, and fewer than the minimum. */
+bool mu_room_lacks(const struct mu_room *room);
 
 #endif

@@ -234,6 +234,13 @@ static void explain_gathering(const struct mu_room *room, struct text *t)
     }
 }
 
+bool mu_room_lacks(const struct mu_room *room)
+{
+    uint32_t here = room->in[MU_ROOM_GATHERING].count;
+
+    return room->state == MU_ROOM_IS_GATHERING && here != 0 && here < room->config.nodes_min;
+}
+
 void mu_room_explain(const struct mu_room *room, char *text, size_t cap)
 {
     struct text t = {text, 0, cap};

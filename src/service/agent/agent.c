@@ -11,7 +11,7 @@
 
 #define GOODBYE_MS   5000  /* for the rendezvous to take our last words */
 #define ASK_MS       400   /* for workers that may have failed before the first known one */
-#define WAIT_MS      3000  /* until a node that joins logs what it waits for */
+#define WAIT_MS      2000  /* until a node that joins logs what it waits for */
 #define WAIT_STEP_MS 10000 /* and then every so often */
 #define LINGER_MS                                                                                  \
     3000 /* for others to hear from our server that a run is over; or for nodes to come back before
@@ -58,13 +58,20 @@ static void end_wait(struct mu_agent_service *s)
 static void on_explained(void *context, const char *text)
 {
     struct mu_agent_service *s = context;
+    mu_mono_t now = mu_env_now(s->env).mono;
+    unsigned long long waited = mu_mono_since(s->join_since, now) / MU_NS_PER_S;
+    char left[40] = "";
+    char line[1024];
 
-    if (s->joining) {
-        mu_agent_log(s, "still waiting after %llu s: %s",
-                     (unsigned long long)(mu_mono_since(s->join_since, mu_env_now(s->env).mono) /
-                                          MU_NS_PER_S),
-                     text);
+    if (!s->joining || s->rdzv == NULL) {
+        return;
     }
+    if (mu_mono_before(s->rdzv->join_by, MU_MONO_NEVER)) {
+        (void)snprintf(left, sizeof(left), ", %llu s left",
+                       (unsigned long long)(mu_mono_until_ms(s->rdzv->join_by, now) / 1000));
+    }
+    (void)snprintf(line, sizeof(line), "still waiting after %llu s%s: %s", waited, left, text);
+    (s->events.waits != NULL ? s->events.waits : s->events.log)(s->events.context, line);
 }
 
 static void on_wait_timer(struct mu_timer *timer)
@@ -518,8 +525,10 @@ static void on_record(void *context, const struct mu_rdzv_record *record)
     struct mu_agent_service *s = context;
     const char *step = strchr(record->name, '.');
 
-    if (step != NULL && strcmp(step, ".host") == 0 && s->config.rdzv.nodes_max > 1) {
-        mu_agent_log(s, "%s", record->message); /* which node hosts: of use if there are others */
+    if (step != NULL && s->config.rdzv.nodes_max > 1 &&
+        (strcmp(step, ".host") == 0 || strcmp(step, ".trouble") == 0)) {
+        /* Which node hosts, and why it cannot be reached: of use if there are others. */
+        mu_agent_log(s, "%s", record->message);
     }
     if (s->events.record != NULL) {
         s->events.record(s->events.context, record);

@@ -125,6 +125,8 @@ struct mu_agent_service_events {
     /** One line for each decision, without a line end. What ends the run badly at once is only in
      * the verdict. */
     void (*log)(void *context, const char *line);
+    /** One line now and then while a join is under way: what it waits for. NULL: `log` gets it. */
+    void (*waits)(void *context, const char *line);
     /** Called before workers are started. 0, or a negative code with a text: they are not started.
      * May be NULL. */
     int (*prepare)(void *context, const struct mu_agent_attempt *attempt,
@@ -187,7 +189,8 @@ void mu_agent_service_free(struct mu_agent_service *s);
 
 /* --- the verdict ------------------------------------------------------------------------------ */
 
-/** 0: SUCCEEDED, GRACEFUL; 1: all else, as torchrun has it. */
+/** 0: SUCCEEDED, GRACEFUL; 3: the rendezvous timed out; 4: it could not be reached, or refused this
+ * node; 1: all else, as torchrun has it. */
 int mu_agent_verdict_exit_code(const struct mu_agent_verdict *v);
 /**
  * Writes one screen for people; `brief`: without what the reader has seen in the log.

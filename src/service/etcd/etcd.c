@@ -171,6 +171,10 @@ static void on_http_done(struct mu_http *http, int status)
     struct mu_etcd_call *call = MU_CONTAINER_OF(http, struct mu_etcd_call, http);
     struct mu_etcd_exchange x = mu_etcd_exchange_of(call->etcd, http, status, call->asker.endpoint);
 
+    if (status != 0 && status != MUSTER_ECANCELED && call->etcd->trouble != NULL && !call->poll) {
+        call->etcd->trouble(call->etcd->trouble_context, status, x.where,
+                            x.error[0] != '\0' ? x.error : muster_strerror(status));
+    }
     x.text = mu_buf_span(&call->in);
     mu_etcd_asker_done(&call->asker, &x, mu_etcd_now(call->etcd));
     pump(call);
@@ -215,6 +219,15 @@ static void stop_call(struct mu_etcd_call *call, int why)
 void mu_etcd_cancel(struct mu_etcd_call *call)
 {
     stop_call(call, MUSTER_ECANCELED);
+}
+
+void mu_etcd_on_trouble(struct mu_etcd *etcd,
+                        void (*trouble)(void *context, int status, const char *where,
+                                        const char *why),
+                        void *context)
+{
+    etcd->trouble = trouble;
+    etcd->trouble_context = context;
 }
 
 /* --- the token -------------------------------------------------------------------------------- */

@@ -57,6 +57,12 @@ int mu_etcd_read_password(struct mu_env *env, const char *path, char *buf, size_
 /** The texts are copied. Connects to nobody yet. MUSTER_EURL with words, MUSTER_ENOMEM. */
 int mu_etcd_new(struct mu_env *env, const struct mu_etcd_config *config, struct mu_etcd **ret_etcd,
                 struct mu_errmsg *reterr_msg);
+/** Has `trouble` called whenever a try of a call got no answer, with the endpoint's URL and the
+ * reason; the client goes on as above. */
+void mu_etcd_on_trouble(struct mu_etcd *etcd,
+                        void (*trouble)(void *context, int status, const char *where,
+                                        const char *why),
+                        void *context);
 /**
  * Ends all calls, watches and leases with MUSTER_ECLOSED (leases are not revoked), on later turns,
  * then calls `closed` (may be NULL) and is gone.

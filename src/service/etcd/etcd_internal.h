@@ -27,6 +27,8 @@ struct mu_etcd {
     struct mu_buf auth_body;
     struct mu_buf token;
 
+    void (*trouble)(void *context, int status, const char *where, const char *why); /* or NULL */
+    void *trouble_context;
     void (*closed)(void *context);
     void *context;
     struct mu_timer closer;

@@ -173,8 +173,8 @@ static void on_mismatch(void *context, bool silent)
     struct ask *a = context;
     struct mu_errmsg text;
 
-    (void)mu_err(&text, 0, "the server at %.120s %s: it is not a muster server", a->rpc.addr,
-                 silent ? "does not answer" : "does not understand us");
+    (void)mu_err(&text, 0, "the server at %.120s %s it is not a muster server", a->rpc.addr,
+                 silent ? "does not answer: it is busy or stopped, or" : "does not understand us:");
     end(a, MUSTER_ERDZV_CONN, text.text);
 }
 

@@ -118,6 +118,8 @@ static void on_found(void *context, const struct mu_rdzv_register_found *found)
 {
     struct mu_rdzv_c10d *n = context;
 
+    n->found = true;
+    n->base.trouble_count = 0;
     /* The machine was made for a register that pushes; so far it has only asked for the first
      * read. */
     n->machine.config.push = found->push;
@@ -158,6 +160,15 @@ static void on_answer(void *context, struct mu_rdzv_event *event)
         return;
     }
     record_answer(n, event);
+    if (event->type == MU_RDZV_BACKEND_FAILED && n->base.keep_trying &&
+        mu_rdzv_is_refusal(event->status)) {
+        mu_rdzv_handler_trouble(&n->base, event->status, n->config.endpoint.host, event->text);
+        event->transient = true;
+    }
+    if (event->type == MU_RDZV_BACKEND_FAILED &&
+        mu_rdzv_handler_gives_up(&n->base, event->status)) {
+        event->transient = false;
+    }
     if (feed(n, event) != 0) {
         feed_failure(n, event->request, MUSTER_ENOMEM);
     }
@@ -232,6 +243,10 @@ static void run(struct mu_rdzv_c10d *n)
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, mu_rdzv_c10d_step(n, "host"),
                                "%s", n->host_text.text);
     }
+    if ((n->soon & MU_RDZV_C10D_EXPLAIN) != 0) {
+        n->soon &= ~(unsigned)MU_RDZV_C10D_EXPLAIN;
+        mu_rdzv_c10d_explain(n);
+    }
     granted = grant(n, MU_RDZV_C10D_LEAVE, MU_RDZV_LEAVE);
     granted = grant(n, MU_RDZV_C10D_CLOSE, MU_RDZV_CLOSE) && granted;
     granted = grant(n, MU_RDZV_C10D_JOIN, MU_RDZV_JOIN) && granted;
@@ -273,8 +288,18 @@ static void c10d_join(struct mu_rdzv_handler *h)
         return;
     }
     n->state = MU_RDZV_C10D_JOINING;
+    n->base.trouble_count = 0;
     n->upscale_at = MU_MONO_NEVER;
     ask_for(n, MU_RDZV_C10D_JOIN);
+}
+
+static void c10d_explain(struct mu_rdzv_handler *h)
+{
+    struct mu_rdzv_c10d *n = c10d_of(h);
+
+    if (!n->freeing) {
+        ask_for(n, MU_RDZV_C10D_EXPLAIN);
+    }
 }
 
 static void c10d_leave(struct mu_rdzv_handler *h)
@@ -312,6 +337,7 @@ static void c10d_free(struct mu_rdzv_handler *h)
 
 static const struct mu_rdzv_handler_ops c10d_ops = {
     .join = c10d_join,
+    .explain = c10d_explain,
     .leave = c10d_leave,
     .close_run = c10d_close_run,
     .free = c10d_free,
@@ -340,6 +366,9 @@ static int open_store_register(struct mu_rdzv_c10d *n, const struct mu_rdzv_regi
     config.tcp.connect_ms = clamp_ms(c->settings.join_timeout_ms);
     config.tcp.value_bytes_max = (size_t)MU_RDZV_STATE_BYTES_MAX / 3 * 4 + 64;
     config.tcp.name = n->base.node;
+    config.tcp.name_ms = n->base.keep_trying ? 0 : MU_RDZV_NAME_MS;
+    config.tcp.trouble = mu_rdzv_c10d_trouble;
+    config.tcp.context = n;
     (void)snprintf(config.key, sizeof(config.key), "torch.rendezvous.%s", n->base.run_id);
     return mu_rdzv_store_register_new(n->base.env, &config, events, &n->reg);
 }
@@ -354,6 +383,7 @@ static int open_etcd_register(struct mu_rdzv_c10d *n, const struct mu_rdzv_regis
     if (err != 0) {
         return err;
     }
+    mu_etcd_on_trouble(etcd, mu_rdzv_c10d_etcd_trouble, n);
     if (c->place == MU_RDZV_C10D_ETCD_V2) {
         err = mu_rdzv_v2_register_new(n->base.env, etcd, n->base.run_id,
                                       clamp_ms(c->read_timeout_ms), events, &n->reg);

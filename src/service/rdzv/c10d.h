@@ -89,6 +89,7 @@ enum {
     MU_RDZV_C10D_CLOSE = 1 << 3,
     MU_RDZV_C10D_WATCH = 1 << 4, /* the state has changed */
     MU_RDZV_C10D_FREE = 1 << 5,
+    MU_RDZV_C10D_EXPLAIN = 1 << 6,
 };
 
 struct mu_rdzv_c10d {
@@ -104,12 +105,20 @@ struct mu_rdzv_c10d {
     mu_mono_t upscale_at; /* when late nodes are let in */
     size_t world;         /* of the round that was assigned last */
     int64_t rank;
+    bool found;  /* the register has answered */
     bool closed; /* the run is closed */
     bool closed_told;
     bool freeing;
     struct mu_errmsg host_text;
     char step[48];
 };
+
+/* c10d_explain.c: what a join waits for. */
+void mu_rdzv_c10d_explain(struct mu_rdzv_c10d *n);
+/** A try to reach the register has failed. For a store: */
+void mu_rdzv_c10d_trouble(void *context, int status);
+/** and for etcd, at the endpoint `where`: */
+void mu_rdzv_c10d_etcd_trouble(void *context, int status, const char *where, const char *why);
 
 /** The name of a step for the record, with that of the backend before it. */
 const char *mu_rdzv_c10d_step(struct mu_rdzv_c10d *n, const char *step);

@@ -153,6 +153,8 @@ static void on_call_done(struct mu_etcd_call *call)
         return;
     }
     if (call->status == 0) {
+        n->found = true;
+        n->base.trouble_count = 0;
         event.status = mu_etcd2_reply_decode(&n->reply, call->text);
         event.text = event.status == 0 ? NULL : "etcd's answer cannot be read";
         event.reply = &n->reply;
@@ -301,6 +303,10 @@ static void on_timer(struct mu_timer *timer)
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "etcd.host",
                                "the rendezvous is in etcd at %.200s", n->config.endpoints);
     }
+    if ((n->soon & MU_RDZV_ETCD_EXPLAIN) != 0) {
+        n->soon &= ~(unsigned)MU_RDZV_ETCD_EXPLAIN;
+        mu_rdzv_etcd_explain(n);
+    }
     grant(n, MU_RDZV_ETCD_LEAVE, MU_RETCD_LEAVE);
     grant(n, MU_RDZV_ETCD_CLOSE, MU_RETCD_CLOSE_RUN);
     grant(n, MU_RDZV_ETCD_JOIN, MU_RETCD_JOIN);
@@ -322,8 +328,18 @@ static void etcd_join(struct mu_rdzv_handler *h)
         return;
     }
     n->state = MU_RDZV_ETCD_JOINING;
+    n->base.trouble_count = 0;
     n->upscale_at = MU_MONO_NEVER;
     ask_for(n, MU_RDZV_ETCD_JOIN);
+}
+
+static void etcd_explain(struct mu_rdzv_handler *h)
+{
+    struct mu_rdzv_etcd *n = etcd_of(h);
+
+    if (!n->freeing) {
+        ask_for(n, MU_RDZV_ETCD_EXPLAIN);
+    }
 }
 
 static void etcd_leave(struct mu_rdzv_handler *h)
@@ -360,6 +376,7 @@ static void etcd_free(struct mu_rdzv_handler *h)
 
 static const struct mu_rdzv_handler_ops etcd_ops = {
     .join = etcd_join,
+    .explain = etcd_explain,
     .leave = etcd_leave,
     .close_run = etcd_close_run,
     .free = etcd_free,
@@ -382,8 +399,10 @@ static int init_machine(struct mu_rdzv_etcd *n, struct mu_errmsg *reterr_msg)
     err = mu_rdzv_etcd_client(&n->config, n->base.env, &n->etcd, reterr_msg);
     if (err != 0) {
         mu_retcd_fini(&n->machine);
+        return err;
     }
-    return err;
+    mu_etcd_on_trouble(n->etcd, mu_rdzv_etcd_trouble, n);
+    return 0;
 }
 
 int mu_rdzv_etcd_new(struct mu_env *env, const struct mu_rdzv_params *params,

@@ -56,6 +56,7 @@ enum {
     MU_RDZV_ETCD_JOIN = 1 << 2,
     MU_RDZV_ETCD_CLOSE = 1 << 3,
     MU_RDZV_ETCD_FREE = 1 << 4,
+    MU_RDZV_ETCD_EXPLAIN = 1 << 5,
 };
 
 struct mu_rdzv_etcd;
@@ -85,6 +86,7 @@ struct mu_rdzv_etcd {
     int64_t rank;
     uint32_t world;
     uint64_t version;
+    bool found; /* etcd has answered */
     bool closed;
     bool freeing;
 };
@@ -93,5 +95,9 @@ struct mu_rdzv_etcd {
  * the node lives until its `freed`. */
 void mu_rdzv_etcd_tell(struct mu_rdzv_etcd *n, const struct mu_retcd_update *up);
 void mu_rdzv_etcd_upscale(struct mu_rdzv_etcd *n);
+/** Tells the user what a join waits for. */
+void mu_rdzv_etcd_explain(struct mu_rdzv_etcd *n);
+/** A try to reach the endpoint `where` has failed. */
+void mu_rdzv_etcd_trouble(void *context, int status, const char *where, const char *why);
 
 #endif

@@ -157,3 +157,34 @@ void mu_rdzv_etcd_tell(struct mu_rdzv_etcd *n, const struct mu_retcd_update *up)
     }
     tell_rest(n, up);
 }
+
+void mu_rdzv_etcd_explain(struct mu_rdzv_etcd *n)
+{
+    char text[MU_ERRMSG_CAP + MU_RDZV_ETCD_TEXT_CAP + 64];
+    char doctor[MU_RDZV_ETCD_TEXT_CAP + 16];
+    struct mu_errmsg words = {{0}};
+    bool lacks = false;
+
+    if (n->state != MU_RDZV_ETCD_JOINING || n->freeing) {
+        return;
+    }
+    (void)snprintf(doctor, sizeof(doctor), "etcd etcd://%s", n->config.endpoints);
+    if (n->found) {
+        lacks = mu_retcd_say_join(&n->machine, &words);
+    } else {
+        mu_rdzv_handler_unreached(&n->base, n->config.endpoints, doctor, &words);
+    }
+    (void)snprintf(text, sizeof(text), "%s%s%s%s", words.text,
+                   lacks ? "; on a missing node, try `muster doctor " : "", lacks ? doctor : "",
+                   lacks ? "`" : "");
+    mu_rdzv_handler_explained(&n->base, n->machine.deadline, text);
+}
+
+void mu_rdzv_etcd_trouble(void *context, int status, const char *where, const char *why)
+{
+    struct mu_rdzv_etcd *n = context;
+
+    if (n->state == MU_RDZV_ETCD_JOINING && !n->freeing) {
+        mu_rdzv_handler_trouble(&n->base, status, where, why);
+    }
+}

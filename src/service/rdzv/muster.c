@@ -16,6 +16,7 @@
 #define PROBE_MS  UINT32_C(5000)
 #define GREETINGS 5
 #define SAY_BYTES 64
+#define RENEW_MS  1000 /* until another session is tried, after one that was of no use */
 
 static struct mu_rdzv_muster *native_of(struct mu_rdzv_handler *h)
 {
@@ -42,7 +43,7 @@ static void rearm(struct mu_rdzv_muster *n)
 {
     mu_mono_t at = n->soon != 0 ? mono(n)
                    : n->freeing ? MU_MONO_NEVER
-                                : mu_member_deadline(&n->member);
+                                : mu_mono_min(mu_member_deadline(&n->member), n->renew_at);
 
     /* A timer that is late keeps its place among the others that are. */
     if (!mu_heap_contains(&n->timer.node) || n->timer.node.at.ns != at.ns) {
@@ -188,23 +189,62 @@ static void fail_all(struct mu_rdzv_muster *n, int status, const char *text)
     rearm(n);
 }
 
+/* Begins another session in a moment: this one is of no use, but another one may be. */
+static void renew_later(struct mu_rdzv_muster *n)
+{
+    drop_client(n, MU_RDZV_CLIENT_CLOSING);
+    n->renew_at = mu_mono_add_ms(mono(n), RENEW_MS);
+    rearm(n);
+}
+
+static void note_silence(struct mu_rdzv_muster *n)
+{
+    mu_rdzv_handler_trouble(&n->base, MUSTER_ETIMEDOUT, n->address,
+                            "it takes the connection, but does not answer. It is busy or stopped, "
+                            "or it is not a muster server (PyTorch's store needs --rdzv-backend "
+                            "c10d)");
+}
+
 static void on_mismatch(void *context, bool silent)
 {
     struct mu_rdzv_muster *n = context;
     struct mu_errmsg text;
 
-    (void)mu_err(
-        &text, 0,
-        "what listens on %.100s %s: it is not a muster server. Start `muster serve` there, "
-        "or use the c10d backend if it is PyTorch's store",
-        n->address, silent ? "does not answer" : "does not understand us");
+    if (silent) {
+        /* A server that was stopped, or is busy, is silent as well, and may wake. */
+        note_silence(n);
+        renew_later(n);
+        return;
+    }
+    (void)mu_err(&text, 0,
+                 "what listens on %.100s does not understand us: it is not a muster server. Start "
+                 "`muster serve` there, or use the c10d backend if it is PyTorch's store",
+                 n->address);
     fail_all(n, MUSTER_ERDZV_CONN, text.text);
 }
 
 static void on_failed(void *context, int status, const char *text)
 {
-    (void)status;
-    fail_all(context, MUSTER_ERDZV_CONN, text);
+    struct mu_rdzv_muster *n = context;
+
+    if (n->base.keep_trying && mu_rdzv_is_refusal(status)) {
+        mu_rdzv_handler_trouble(&n->base, status, n->address, text);
+        renew_later(n);
+    } else {
+        fail_all(n, MUSTER_ERDZV_CONN, text);
+    }
+}
+
+static void on_trouble(void *context, int status, bool was_open)
+{
+    struct mu_rdzv_muster *n = context;
+
+    /* What runs has its fence; what waits must know why. */
+    if (n->member.user == MU_MEMBER_JOINING && was_open && status == MUSTER_ETIMEDOUT) {
+        note_silence(n);
+    } else if (n->member.user == MU_MEMBER_JOINING) {
+        mu_rdzv_handler_trouble(&n->base, status, n->address, NULL);
+    }
 }
 
 /* The node that can bind the endpoint hosts the rendezvous. This node tries again whenever no
@@ -270,6 +310,7 @@ static void on_ready(void *context)
 {
     struct mu_rdzv_muster *n = context;
 
+    n->base.trouble_count = 0;
     mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "muster.connected",
                            "connected to %.120s", n->address); /* `turn_ended` follows. */
 }
@@ -293,6 +334,7 @@ static void start_client(struct mu_rdzv_muster *n)
         .ready = on_ready,
         .mismatch = on_mismatch,
         .failed = on_failed,
+        .trouble = on_trouble,
         .gave_up = on_gave_up,
         .reply = mu_rdzv_muster_reply,
         .item = mu_rdzv_muster_item,
@@ -308,6 +350,7 @@ static void start_client(struct mu_rdzv_muster *n)
         .reconnect_ms = n->config.dead_ms / 3, /* until we look whether we can host */
         .probe_ms = PROBE_MS,
         .greetings = GREETINGS,
+        .name_ms = n->base.keep_trying ? 0 : MU_RDZV_NAME_MS,
         .grace_ms = n->config.grace_ms,
         .beat_ms = n->config.beat_ms,
         .dead_ms = n->config.dead_ms,
@@ -344,6 +387,16 @@ static void need_client(struct mu_rdzv_muster *n)
     }
 }
 
+static void renew(struct mu_rdzv_muster *n)
+{
+    n->renew_at = MU_MONO_NEVER;
+    if (n->client == MU_RDZV_CLIENT_NONE) {
+        start_client(n);
+    } else if (n->client == MU_RDZV_CLIENT_CLOSING) {
+        n->client = MU_RDZV_CLIENT_RENEWING;
+    }
+}
+
 /* --- for its user ----------------------------------------------------------------------------- */
 
 static void on_timer(struct mu_timer *timer)
@@ -364,6 +417,9 @@ static void on_timer(struct mu_timer *timer)
     if ((what & MU_RDZV_SOON_EXPLAIN) != 0) {
         mu_rdzv_muster_explain(n);
     }
+    if (mu_mono_reached(n->renew_at, mono(n))) {
+        renew(n);
+    }
     mu_member_tick(mu_rdzv_muster_member(n), mono(n));
     mu_rdzv_muster_run(n);
     if (again) {
@@ -375,6 +431,7 @@ static void native_join(struct mu_rdzv_handler *h)
 {
     struct mu_rdzv_muster *n = native_of(h);
 
+    h->trouble_count = 0;
     if (!n->freeing && mu_member_join(mu_rdzv_muster_member(n), mono(n), h->blameless)) {
         need_client(n);
     }
@@ -477,6 +534,7 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
     }
     n->until = MU_MONO_NEVER;
     mu_timer_init(&n->timer, on_timer);
+    n->renew_at = MU_MONO_NEVER;
     mu_buf_init(&n->held, (size_t)64 << 20); /* as long as a frame can be */
     err = mu_rdzv_handler_init(&n->base, &native_ops, env, params, events, reterr_msg);
     if (err == 0) {

@@ -78,6 +78,7 @@ struct mu_rdzv_muster {
     bool freeing;
     unsigned soon;
     mu_mono_t until; /* what the user was told last: see `counted` */
+    mu_mono_t renew_at; /* when to begin another session, if there is none; MU_MONO_NEVER */
     struct mu_errmsg host_text;
     struct mu_timer timer;
 };
@@ -92,7 +93,7 @@ int mu_rdzv_muster_ask(struct mu_rdzv_muster *n, struct mu_span method, uint32_t
 
 /* muster_explain.c: what a join waits for, in the server's words if it can be asked. */
 void mu_rdzv_muster_explain(struct mu_rdzv_muster *n);
-void mu_rdzv_muster_explain_reply(struct mu_rdzv_muster *n, int status, const char *text);
+void mu_rdzv_muster_explain_reply(struct mu_rdzv_muster *n, int status, struct mu_span words);
 
 /* muster_events.c: what the server says, and what the user is told of it. The user may call
  * anything from inside; the node is there until its `freed`. */

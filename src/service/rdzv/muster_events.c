@@ -184,7 +184,7 @@ void mu_rdzv_muster_reply(void *context, uint64_t id, int status, struct mu_span
         n->close_call = 0;
         mu_member_close_answered(&n->member, status, text.text);
     } else if (id == n->explain_call) {
-        mu_rdzv_muster_explain_reply(n, status, text.text);
+        mu_rdzv_muster_explain_reply(n, status, payload);
     }
     mu_rdzv_muster_run(n);
 }

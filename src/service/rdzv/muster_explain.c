@@ -2,13 +2,16 @@
 #include "service/rdzv/muster.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
-#define ASK_MS 5000 /* for the server to answer */
+#define ASK_MS    5000 /* for the server to answer */
+#define WORDS_MAX 768  /* of its answer */
 
 static void tell(struct mu_rdzv_muster *n, const char *text)
 {
-    if (n->member.user == MU_MEMBER_JOINING && !n->freeing && n->base.events.explained != NULL) {
-        n->base.events.explained(n->base.events.context, text);
+    if (n->member.user == MU_MEMBER_JOINING && !n->freeing) {
+        mu_rdzv_handler_explained(&n->base, n->member.user_at, text);
     }
 }
 
@@ -16,19 +19,22 @@ static void tell_silence(struct mu_rdzv_muster *n)
 {
     struct mu_errmsg text;
 
-    (void)mu_err(&text, 0, "%.120s does not answer; `muster doctor %.120s` looks into it",
-                 n->address, n->address);
+    (void)mu_err(
+        &text, 0,
+        "%.80s takes the connection, but does not answer; `muster doctor %.80s` looks into it",
+        n->address, n->address);
     tell(n, text.text);
 }
 
 static void tell_unreached(struct mu_rdzv_muster *n)
 {
     struct mu_errmsg text;
-    int why = n->rpc.last_error;
 
-    (void)mu_err(&text, 0, "cannot connect to %.120s%s%s; `muster doctor %.120s` looks into it",
-                 n->address, why == 0 ? "" : ": ", why == 0 ? "" : muster_strerror(why),
-                 n->address);
+    if (n->client == MU_RDZV_CLIENT_LIVE && n->rpc.link == MU_RPC_CLIENT_UP) {
+        tell_silence(n);
+        return;
+    }
+    mu_rdzv_handler_unreached(&n->base, n->address, n->address, &text);
     tell(n, text.text);
 }
 
@@ -45,11 +51,26 @@ void mu_rdzv_muster_explain(struct mu_rdzv_muster *n)
     }
 }
 
-void mu_rdzv_muster_explain_reply(struct mu_rdzv_muster *n, int status, const char *text)
+/* The server counts the nodes; a node that is missing finds out why by itself. */
+static void tell_words(struct mu_rdzv_muster *n, struct mu_span words)
+{
+    char text[WORDS_MAX + MU_ADDR_HOST_MAX + 80];
+    size_t len = words.len < WORDS_MAX ? words.len : WORDS_MAX;
+
+    (void)snprintf(text, sizeof(text), "%.*s", (int)len, (const char *)words.data);
+    if (strstr(text, " nodes are here") != NULL && strstr(text, "last call") == NULL) {
+        len = strlen(text);
+        (void)snprintf(text + len, sizeof(text) - len,
+                       "; on a missing node, try `muster doctor %s`", n->address);
+    }
+    tell(n, text);
+}
+
+void mu_rdzv_muster_explain_reply(struct mu_rdzv_muster *n, int status, struct mu_span words)
 {
     n->explain_call = 0;
     if (status == 0) {
-        tell(n, text);
+        tell_words(n, words);
     } else if (status == MUSTER_ETIMEDOUT) {
         tell_silence(n);
     } else {

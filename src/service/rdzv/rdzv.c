@@ -118,6 +118,7 @@ int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler
     h->env = env;
     h->events = *events;
     h->hosting = false;
+    h->join_by = h->unknown_since = MU_MONO_NEVER;
     mu_env_self(env, &self);
     err = copy_text(h->backend, sizeof(h->backend), text_span(params->backend), "backend's name",
                     reterr_msg);
@@ -136,6 +137,10 @@ int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler
         }
         value = value.len == 0 ? text_span(self.host) : value;
         err = copy_text(h->addr, sizeof(h->addr), value, "node's address", reterr_msg);
+    }
+    if (err == 0) {
+        err =
+            mu_rdzv_config_bool(params->config, "keep_trying", false, &h->keep_trying, reterr_msg);
     }
     return err;
 }
@@ -217,4 +222,91 @@ void mu_rdzv_handler_record(struct mu_rdzv_handler *h, enum mu_rdzv_record_state
                                             .state = state,
                                             .rank = rank,
                                         });
+}
+
+/* --- what a join waits for -------------------------------------------------------------------- */
+
+bool mu_rdzv_is_refusal(int status)
+{
+    return status == MUSTER_ETLS || status == MUSTER_ENOTLS || status == MUSTER_EREFUSED ||
+           status == MUSTER_ELOCKED;
+}
+
+static bool is_never(mu_mono_t at)
+{
+    return at.ns == MU_MONO_NEVER.ns;
+}
+
+bool mu_rdzv_handler_gives_up(const struct mu_rdzv_handler *h, int status)
+{
+    return status == MUSTER_ENAME && !h->keep_trying && !is_never(h->unknown_since) &&
+           mu_mono_since(h->unknown_since, mu_env_now(h->env).mono) >=
+               MU_RDZV_NAME_MS * MU_NS_PER_MS;
+}
+
+/* Whether the words of the trouble are a sentence that names the place already. */
+static bool is_whole(const struct mu_rdzv_handler *h)
+{
+    static const char begins[] = "cannot connect to ";
+
+    return strncmp(h->trouble.text, begins, sizeof(begins) - 1) == 0;
+}
+
+void mu_rdzv_handler_trouble(struct mu_rdzv_handler *h, int status, const char *where,
+                             const char *why)
+{
+    char name[sizeof(h->backend) + sizeof(".trouble")];
+
+    (void)mu_err(&h->trouble, 0, "%s", why != NULL ? why : muster_strerror(status));
+    if (h->trouble_count == 0 || status != MUSTER_ENAME || is_never(h->unknown_since)) {
+        h->unknown_since = status == MUSTER_ENAME ? mu_env_now(h->env).mono : MU_MONO_NEVER;
+    }
+    for (size_t i = 0; i < h->trouble_count; i++) {
+        if (h->troubles[i] == status) {
+            return;
+        }
+    }
+    if (h->trouble_count == MU_RDZV_TROUBLES_MAX) {
+        return;
+    }
+    h->troubles[h->trouble_count++] = status;
+    (void)snprintf(name, sizeof(name), "%s.trouble", h->backend);
+    if (is_whole(h)) {
+        mu_rdzv_handler_record(h, MU_RDZV_RECORD_RUNNING, -1, name, "%s; trying again",
+                               h->trouble.text);
+    } else if (status == MUSTER_ENAME && !h->keep_trying) {
+        mu_rdzv_handler_record(h, MU_RDZV_RECORD_RUNNING, -1, name,
+                               "cannot connect to %.120s: %.200s; this node gives up if it is "
+                               "still unknown after %d s, unless --keep-trying is given",
+                               where, h->trouble.text, MU_RDZV_NAME_MS / 1000);
+    } else {
+        mu_rdzv_handler_record(h, MU_RDZV_RECORD_RUNNING, -1, name,
+                               "cannot connect to %.120s: %.200s; trying again", where,
+                               h->trouble.text);
+    }
+}
+
+void mu_rdzv_handler_unreached(const struct mu_rdzv_handler *h, const char *where,
+                               const char *doctor, struct mu_errmsg *ret)
+{
+    if (h->trouble_count != 0 && is_whole(h)) {
+        (void)mu_err(ret, 0, "%.160s; `muster doctor %.60s` looks into it", h->trouble.text,
+                     doctor);
+    } else if (h->trouble_count != 0) {
+        (void)mu_err(ret, 0, "cannot connect to %.60s: %.90s; `muster doctor %.60s` looks into it",
+                     where, h->trouble.text, doctor);
+    } else {
+        (void)mu_err(ret, 0,
+                     "%.60s does not answer: the address may be wrong, or a firewall may drop the "
+                     "packets; `muster doctor %.60s` looks into it",
+                     where, doctor);
+    }
+}
+
+void mu_rdzv_handler_explained(struct mu_rdzv_handler *h, mu_mono_t by, const char *text)
+{
+    h->join_by = by;
+    if (h->events.explained != NULL) {
+        h->events.explained(h->events.context, text);
+    }
 }

@@ -142,6 +142,8 @@ struct mu_rdzv_handler_ops {
     bool (*deserted)(const struct mu_rdzv_handler *h);
 };
 
+#define MU_RDZV_TROUBLES_MAX 8 /* reasons; more are not recorded */
+
 /* The first member of every backend's own. */
 struct mu_rdzv_handler {
     const struct mu_rdzv_handler_ops *ops;
@@ -155,6 +157,15 @@ struct mu_rdzv_handler {
     bool blameless;     /* join: the round is over for us, but not because our workers failed; it
                            costs no restart where the backend counts them */
     uint32_t linger_ms; /* how long a server here outlives `free`, so that others can go first. 0 */
+    bool keep_trying;   /* config keep_trying: see mu_rdzv_open() */
+    mu_mono_t join_by;  /* when the join under way is late, as of the last `explained`;
+                           MU_MONO_NEVER: never, or not known */
+    /* Why the rendezvous cannot be reached: the reasons that were recorded since it could, and the
+     * last one. */
+    int troubles[MU_RDZV_TROUBLES_MAX];
+    size_t trouble_count; /* 0: it can be reached, or that is not known */
+    struct mu_errmsg trouble;
+    mu_mono_t unknown_since; /* the endpoint's name, while that is the last one */
 };
 
 /**
@@ -163,7 +174,12 @@ struct mu_rdzv_handler {
  * refuses options that it does not know, by name. This call settles which node hosts, as far as
  * binding goes; joining shows whether the host answers. MUSTER_EINVAL with a text, MUSTER_EADDR,
  * MUSTER_ENOMEM.
+ *
+ * A join tries to connect until join_timeout is over, with two exceptions: it ends early if the
+ * other end refuses this node's credential, and if the endpoint's name has been unknown for
+ * MU_RDZV_NAME_MS. With keep_trying=true in the config it goes on in both cases.
  */
+#define MU_RDZV_NAME_MS 60000 /* a name that comes up with its host is there by then */
 int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
                  const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
                  struct mu_errmsg *reterr_msg);
@@ -216,6 +232,24 @@ int mu_rdzv_handler_silence(const struct mu_rdzv_params *params, uint64_t *ret_m
 void mu_rdzv_handler_record(struct mu_rdzv_handler *h, enum mu_rdzv_record_state state,
                             int64_t rank, const char *name, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+
+/**
+ * A try to reach the rendezvous at `where` has failed. A reason that is new becomes a record
+ * "BACKEND.trouble". `why` NULL: what muster_strerror() says. The backend sets `trouble_count` to 0
+ * when it has reached the rendezvous, and when a join begins.
+ */
+void mu_rdzv_handler_trouble(struct mu_rdzv_handler *h, int status, const char *where,
+                             const char *why);
+/** Whether the endpoint's name has been unknown for too long, after such a `status`. */
+bool mu_rdzv_handler_gives_up(const struct mu_rdzv_handler *h, int status);
+/** Writes what a join that cannot reach `where` waits for. `doctor` is what to ask, after `muster
+ * doctor`. */
+void mu_rdzv_handler_unreached(const struct mu_rdzv_handler *h, const char *where,
+                               const char *doctor, struct mu_errmsg *ret);
+/** Answers mu_rdzv_explain(). `by`: when the join is late. */
+void mu_rdzv_handler_explained(struct mu_rdzv_handler *h, mu_mono_t by, const char *text);
+/** Whether the other end refused this node, so that trying again would not help. */
+bool mu_rdzv_is_refusal(int status);
 
 int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
                        const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,

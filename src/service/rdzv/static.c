@@ -20,6 +20,7 @@
 #define COUNT_KEY      "init/"
 #define URL_CAP        (MU_ADDR_HOST_MAX + 3 * MU_RDZV_RUN_ID_MAX + 64)
 #define ANSWER_MS      UINT32_C(60000)
+#define AGAIN_MS       1000 /* until a refusal is tried again, with keep_trying */
 #define REACHES_INT(n) ((uint32_t)((n) < INT32_MAX ? (n) : INT32_MAX))
 
 enum static_state {
@@ -34,6 +35,7 @@ enum {
     SOON_JOIN = 1 << 1,
     SOON_LEFT = 1 << 2,
     SOON_CLOSED = 1 << 3,
+    SOON_EXPLAIN = 1 << 4,
 };
 
 struct rdzv_static {
@@ -56,6 +58,7 @@ struct rdzv_static {
     uint64_t round;
     unsigned soon;
     mu_mono_t deadline;
+    mu_mono_t again_at; /* when a join that was refused is tried again; MU_MONO_NEVER */
     struct mu_timer timer;
     struct mu_errmsg host_text;
 };
@@ -123,6 +126,36 @@ static void tell_late(struct rdzv_static *n)
     tell_failed(n, MUSTER_ERDZV_TIMEOUT, text);
 }
 
+static void tell_waits(struct rdzv_static *n)
+{
+    char where[MU_ADDR_HOST_MAX + 16];
+    struct mu_errmsg words = {{0}};
+
+    (void)mu_addr_format(&n->endpoint, where, sizeof(where));
+    if (n->state == STATIC_WAITING) {
+        (void)mu_err(&words, 0,
+                     "%" PRId64 " of %" PRIu32 " nodes are here; on a missing node, try `muster "
+                     "doctor %.100s`",
+                     n->count, n->world, where);
+    } else if (n->state == STATIC_COUNTING) {
+        mu_rdzv_handler_unreached(&n->base, where, where, &words);
+    } else {
+        return;
+    }
+    mu_rdzv_handler_explained(&n->base, n->deadline, words.text);
+}
+
+static void on_trouble(void *context, int status)
+{
+    struct rdzv_static *n = context;
+    char where[MU_ADDR_HOST_MAX + 16];
+
+    if (n->state == STATIC_COUNTING && !n->freeing) {
+        mu_rdzv_handler_trouble(&n->base, status,
+                                mu_addr_format(&n->endpoint, where, sizeof(where)), NULL);
+    }
+}
+
 /* --- the count -------------------------------------------------------------------------------- */
 
 static void on_done(struct mu_store_op *op);
@@ -176,6 +209,9 @@ static int open_store(struct rdzv_static *n)
     config.addr = n->endpoint;
     config.connect_ms = REACHES_INT(n->timeout_ms);
     config.name = n->base.node;
+    config.name_ms = n->base.keep_trying ? 0 : MU_RDZV_NAME_MS;
+    config.trouble = on_trouble;
+    config.context = n;
     return mu_store_tcp_new(n->base.env, &config, &n->store);
 }
 
@@ -192,6 +228,23 @@ static void drop_store(struct rdzv_static *n)
     n->leaving = n->store;
     n->store = NULL;
     mu_store_close(n->leaving, on_store_closed, n);
+}
+
+/* Returns whether a join that was refused is tried again in a moment. */
+static bool tries_again(struct rdzv_static *n, const struct mu_store_op *op)
+{
+    mu_mono_t now = mu_env_now(n->base.env).mono;
+    char where[MU_ADDR_HOST_MAX + 16];
+
+    if (!n->base.keep_trying || !mu_rdzv_is_refusal(op->status) ||
+        mu_mono_reached(n->deadline, now)) {
+        return false;
+    }
+    mu_rdzv_handler_trouble(&n->base, op->status,
+                            mu_addr_format(&n->endpoint, where, sizeof(where)), op->errmsg.text);
+    n->again_at = mu_mono_add_ms(now, AGAIN_MS);
+    mu_env_timer_arm(n->base.env, &n->timer, n->again_at);
+    return true;
 }
 
 static void on_done(struct mu_store_op *op)
@@ -219,15 +272,27 @@ static void on_done(struct mu_store_op *op)
     }
     if (op->status == 0 || (op->status == MUSTER_ETIMEDOUT && n->state == STATIC_WAITING)) {
         go_on(n);
-    } else {
+    } else if (!tries_again(n, op)) {
         tell_failed(n, MUSTER_ERDZV_CONN, op->errmsg.text);
     }
 }
 
 /* --- wishes ----------------------------------------------------------------------------------- */
 
+static void count_in(struct rdzv_static *n)
+{
+    n->again_at = MU_MONO_NEVER;
+    if (n->store == NULL && open_store(n) != 0) {
+        n->store = NULL;
+        tell_failed(n, MUSTER_ERDZV_CONN, "out of memory");
+        return;
+    }
+    submit(n, n->counted ? MU_STORE_GET : MU_STORE_ADD);
+}
+
 static void start(struct rdzv_static *n)
 {
+    n->base.trouble_count = 0;
     mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, "static.join",
                            "joins as rank %" PRIu32 " of %" PRIu32, n->rank, n->world);
     if (n->met) {
@@ -235,12 +300,7 @@ static void start(struct rdzv_static *n)
         return;
     }
     n->deadline = mu_mono_add_ms(mu_env_now(n->base.env).mono, n->timeout_ms);
-    if (n->store == NULL && open_store(n) != 0) {
-        n->store = NULL;
-        tell_failed(n, MUSTER_ERDZV_CONN, "out of memory");
-        return;
-    }
-    submit(n, n->counted ? MU_STORE_GET : MU_STORE_ADD);
+    count_in(n);
 }
 
 static void static_join(struct mu_rdzv_handler *h)
@@ -250,6 +310,13 @@ static void static_join(struct mu_rdzv_handler *h)
     if (!n->freeing && (n->state == STATIC_OUT || n->state == STATIC_IN)) {
         n->state = STATIC_COUNTING;
         do_soon(n, SOON_JOIN);
+    }
+}
+
+static void static_explain(struct mu_rdzv_handler *h)
+{
+    if (!static_of(h)->freeing) {
+        do_soon(static_of(h), SOON_EXPLAIN);
     }
 }
 
@@ -280,6 +347,7 @@ static void static_free(struct mu_rdzv_handler *h)
 
 static const struct mu_rdzv_handler_ops static_ops = {
     .join = static_join,
+    .explain = static_explain,
     .leave = static_leave,
     .close_run = static_close_run,
     .free = static_free,
@@ -336,6 +404,9 @@ static void on_timer(struct mu_timer *timer)
     if (take(n, SOON_CLOSED)) {
         n->base.events.closed(n->base.events.context);
     }
+    if (take(n, SOON_EXPLAIN)) {
+        tell_waits(n);
+    }
     if (n->freeing) {
         go_on_freeing(n);
         return;
@@ -347,6 +418,11 @@ static void on_timer(struct mu_timer *timer)
         start(n);
     } else if (n->state == STATIC_WAITING) {
         submit(n, MU_STORE_GET);
+    } else if (n->state == STATIC_COUNTING &&
+               mu_mono_reached(n->again_at, mu_env_now(n->base.env).mono)) {
+        count_in(n);
+    } else if (n->state == STATIC_COUNTING) {
+        mu_env_timer_arm(n->base.env, &n->timer, n->again_at);
     }
 }
 
@@ -415,6 +491,7 @@ int mu_rdzv_static_new(struct mu_env *env, const struct mu_rdzv_params *params,
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
     mu_timer_init(&n->timer, on_timer);
+    n->again_at = MU_MONO_NEVER;
     n->key = MU_SPAN_LIT(COUNT_KEY);
     err = mu_rdzv_handler_init(&n->base, &static_ops, env, params, events, reterr_msg);
     if (err == 0) {

@@ -3,6 +3,9 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+
+#define OTHERS_MAX 64 /* runs that are looked at */
 
 /* --- status ----------------------------------------------------------------------------------- */
 
@@ -105,6 +108,31 @@ void mu_rdzv_status_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *sessio
     mu_buf_trim(out, 1 << 20);
 }
 
+/* Appends the name of another run that waits for nodes: its nodes may be those that are missing
+ * here, under another id. */
+static void add_other_run(const struct mu_rdzv_hub *hub, const struct mu_rdzv_run *run, char *text,
+                          size_t cap)
+{
+    size_t len = strlen(text);
+    unsigned looks = 0;
+    char quoted[80];
+
+    MU_LIST_FOREACH (it, &hub->busy) {
+        const struct mu_rdzv_run *other = MU_CONTAINER_OF(it, struct mu_rdzv_run, link);
+
+        if (other != run && mu_room_lacks(&other->room)) {
+            (void)snprintf(
+                text + len, cap - len,
+                "; the run %s also waits for nodes: check that all nodes have the same --rdzv-id",
+                mu_span_quote(quoted, sizeof(quoted), other->by_id.key));
+            return;
+        }
+        if (++looks == OTHERS_MAX) {
+            return;
+        }
+    }
+}
+
 /* Thousands may ask it while they wait: it costs one sentence, whoever is there. */
 void mu_rdzv_explain_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
                            const struct mu_rpc_event *event)
@@ -119,7 +147,10 @@ void mu_rdzv_explain_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *sessi
         err = run == NULL ? MUSTER_ENOENT : 0;
     }
     if (run != NULL) {
-        mu_room_explain(&run->room, text, sizeof(text));
+        mu_room_explain(&run->room, text, sizeof(text) / 2);
+    }
+    if (run != NULL && mu_room_lacks(&run->room)) {
+        add_other_run(hub, run, text, sizeof(text));
     }
     mu_rpc_session_reply(session, event->id, err, mu_span_str(text));
 }

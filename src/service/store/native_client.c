@@ -32,6 +32,8 @@ struct native_store {
     struct flight *again; /* in `unsent`, the last one that was put back, or NULL */
     uint64_t orders;
     bool wire_keys;
+    void (*trouble)(void *context, int status); /* see mu_store_tcp_config */
+    void *context;
     struct mu_buf scratch;
 };
 
@@ -305,6 +307,16 @@ static void on_failed(void *context, int status, const char *text)
     s->events.failed(s->events.context, status, text);
 }
 
+/* A server that hangs up may be a store of PyTorch's, which is tried next. */
+static void on_trouble(void *context, int status, bool was_open)
+{
+    struct native_store *s = context;
+
+    if (s->trouble != NULL && !was_open && !s->rpc.ready) {
+        s->trouble(s->context, status);
+    }
+}
+
 static void on_gave_up(void *context, int status, const char *text)
 {
     end_all(context, status, text);
@@ -388,12 +400,14 @@ int mu_store_native_new(struct mu_env *env, const struct mu_store_tcp_config *co
         .reconnect_ms = config->reconnect_ms,
         .probe_ms = config->probe_ms * (told ? MU_STORE_TOLD_PATIENCE : 1),
         .greetings = told ? MU_STORE_TOLD_GREETINGS : 1,
+        .name_ms = config->name_ms,
     };
     struct native_store *s = mu_calloc(1, sizeof(*s));
     struct mu_rpc_client_events rpc_events = {
         .ready = on_ready,
         .mismatch = on_mismatch,
         .failed = on_failed,
+        .trouble = on_trouble,
         .gave_up = on_gave_up,
         .reply = on_reply,
         .item = on_item,
@@ -411,6 +425,8 @@ int mu_store_native_new(struct mu_env *env, const struct mu_store_tcp_config *co
     s->base.env = env;
     s->events = *events;
     s->wire_keys = config->wire_keys;
+    s->trouble = config->trouble;
+    s->context = config->context;
     mu_env_entropy(env, &seed, sizeof(seed));
     mu_map_init(&s->calls, seed);
     mu_list_init(&s->unsent);

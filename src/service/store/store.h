@@ -110,6 +110,13 @@ struct mu_store_tcp_config {
     const char *name;       /* our name in the server's logs; borrowed for the store's life */
     bool once; /* PyTorch's protocol: a server that hangs up has answered, and is not asked again */
     bool wire_keys; /* the native protocol: keys are as on the wire, slashes included */
+    uint32_t
+        name_ms; /* how long the host's name may be unknown until ops fail with MUSTER_ENAME, if
+                         there was no connection yet; 0: as long as connect_ms. 0 */
+    /** A try to connect has failed, and it goes on trying; until there was a connection. Each time.
+     * May be NULL. */
+    void (*trouble)(void *context, int status);
+    void *context;
 };
 
 struct mu_store_tcp_config mu_store_tcp_config_defaults(void);

@@ -169,11 +169,38 @@ static void report_locked(struct torch_store *s)
     }
 }
 
+/* Returns whether the name has been unknown for too long, after which nothing more is done. */
+static bool is_unknown(struct torch_store *s, int status)
+{
+    mu_mono_t now = mu_env_now(s->base.env).mono;
+    char text[MU_ERRMSG_CAP];
+
+    if (status != MUSTER_ENAME || s->unknown_since.ns == MU_MONO_NEVER.ns) {
+        s->unknown_since = status != MUSTER_ENAME ? MU_MONO_NEVER : now;
+        return false;
+    }
+    if (s->config.name_ms == 0 || s->reported ||
+        mu_mono_since(s->unknown_since, now) < s->config.name_ms * MU_NS_PER_MS) {
+        return false;
+    }
+    s->reported = true;
+    (void)snprintf(text, sizeof(text), MU_RPC_CLIENT_UNKNOWN_TEXT, s->addr,
+                   s->config.name_ms / 1000);
+    s->events.failed(s->events.context, MUSTER_ENAME, text);
+    return true;
+}
+
 static void on_dial_failed(struct torch_store *s, int status)
 {
     s->last_error = status;
     if (status == MUSTER_ELOCKED && !s->ready) {
         report_locked(s);
+        return;
+    }
+    if (!s->ready && s->config.trouble != NULL) {
+        s->config.trouble(s->config.context, status);
+    }
+    if (!s->ready && is_unknown(s, status)) {
         return;
     }
     back_off(s, &s->main_dialler);
@@ -474,6 +501,7 @@ int mu_store_torch_new(struct mu_env *env, const struct mu_store_tcp_config *con
     mu_list_init(&s->main_queue);
     mu_list_init(&s->own_queue);
     mu_timer_init(&s->timer, on_timer);
+    s->unknown_since = MU_MONO_NEVER;
     s->main_dialler.at = now;
     s->main_dialler.give_up_at =
         config->connect_ms == 0 ? MU_MONO_NEVER : mu_mono_add_ms(now, config->connect_ms);

@@ -93,7 +93,8 @@ struct torch_store {
     struct torch_dialler main_dialler;
     struct torch_dialler own_dialler; /* of connections for steps that block */
     struct mu_timer timer;
-    int last_error; /* of dialling or of a connection */
+    int last_error;          /* of dialling or of a connection */
+    mu_mono_t unknown_since; /* the host's name; MU_MONO_NEVER: it is known */
     bool ready;
     bool reported; /* `mismatch` or `failed` was called: nothing more is done */
     bool closing;

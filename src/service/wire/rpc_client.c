@@ -55,11 +55,35 @@ static void on_open(struct mu_conn *conn)
     mu_rpc_client_pump(c, (struct mu_span){0});
 }
 
+/* A name that nobody knows may be that of a host that is about to start, but not for long. */
+static void look_at_name(struct mu_rpc_client *c, bool known)
+{
+    mu_mono_t now = mu_env_now(c->env).mono;
+    char text[MU_ERRMSG_CAP];
+
+    if (known || c->unknown_since.ns == MU_MONO_NEVER.ns) {
+        c->unknown_since = known ? MU_MONO_NEVER : now;
+    } else if (c->config.name_ms != 0 &&
+               mu_mono_since(c->unknown_since, now) >= c->config.name_ms * MU_NS_PER_MS) {
+        (void)snprintf(text, sizeof(text), MU_RPC_CLIENT_UNKNOWN_TEXT, c->addr,
+                       c->config.name_ms / 1000);
+        mu_rpc_client_report(c, MU_RPC_CLIENT_FAILED, MUSTER_ENAME, text);
+    }
+}
+
+static void note_trouble(struct mu_rpc_client *c, int status, bool was_open)
+{
+    c->last_error = status;
+    c->trouble = status;
+    c->trouble_open = was_open;
+    look_at_name(c, status != MUSTER_ENAME);
+}
+
 static void on_eof(struct mu_conn *conn)
 {
     struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
 
-    c->last_error = MUSTER_ECLOSED;
+    note_trouble(c, MUSTER_ECLOSED, true);
     mu_rpc_client_close_link(c);
     mu_rpc_client_pump(c, (struct mu_span){0});
 }
@@ -129,7 +153,7 @@ static void on_closed(struct mu_conn *conn, int status)
     bool too_far = c->dialled_near && (c->link == MU_RPC_CLIENT_DIALLING || !c->ready);
 
     if (status != 0) {
-        c->last_error = status;
+        note_trouble(c, status, was_open);
     }
     if (c->link == MU_RPC_CLIENT_UP) {
         mu_rpc_unlinked(&c->rpc, now);
@@ -145,7 +169,7 @@ static void on_closed(struct mu_conn *conn, int status)
         c->not_tls = 0;
     }
     if (!c->ready && was_open && !too_far && ++c->unanswered >= c->config.greetings) {
-        mu_rpc_client_report(c, MU_RPC_CLIENT_MISMATCH, 0, "");
+        mu_rpc_client_report(c, c->silent ? MU_RPC_CLIENT_SILENT : MU_RPC_CLIENT_MISMATCH, 0, "");
     }
     if (!c->ready && !too_far && c->config.try_once) {
         give_up(c);
@@ -179,6 +203,7 @@ static void dial(struct mu_rpc_client *c)
     c->dial_at = MU_MONO_NEVER;
     c->dialled_at = mu_env_now(c->env).mono;
     c->welcomed_at = MU_MONO_NEVER;
+    c->silent = false;
     c->conn.on = &conn_events;
     c->dialled_near = c->config.near.kind != 0 && !c->near_failed;
     err = mu_env_dial(c->env, &c->conn, c->dialled_near ? &c->config.near : &c->config.addr);
@@ -188,7 +213,7 @@ static void dial(struct mu_rpc_client *c)
         err = mu_env_dial(c->env, &c->conn, &c->config.addr);
     }
     if (err != 0) {
-        c->last_error = err;
+        note_trouble(c, err, false);
         c->dial_at =
             mu_mono_add_ms(mu_env_now(c->env).mono, mu_rpc_client_backoff_ms(&c->attempts, c->env));
     } else {
@@ -236,6 +261,7 @@ int mu_rpc_client_init(struct mu_rpc_client *c, struct mu_env *env,
         .dial_at = now,
         .probe_at = MU_MONO_NEVER,
         .linger_at = MU_MONO_NEVER,
+        .unknown_since = MU_MONO_NEVER,
         .give_up_at =
             config->connect_ms == 0 ? MU_MONO_NEVER : mu_mono_add_ms(now, config->connect_ms),
     };

@@ -33,6 +33,8 @@ struct mu_rpc_client_config {
     uint32_t reconnect_ms; /* how long a lost one may stay lost before `gave_up` */
     uint32_t probe_ms;     /* how long a peer may keep silent after our first greeting */
     uint32_t greetings;    /* first greetings in a row that may end without an answer */
+    uint32_t name_ms;      /* how long the host's name may be unknown before `failed`, until there
+                              was a first connection; 0: that is like any other trouble */
     bool try_once; /* `failed` as soon as nobody takes the first connection, in connect_ms */
     /* Our wishes for the session, as in struct mu_rpc_config; 0: its defaults. */
     uint32_t grace_ms;
@@ -50,6 +52,9 @@ struct mu_rpc_client_events {
     void (*mismatch)(void *context, bool silent);
     /** The first connection could not be had, or we were refused. Once. */
     void (*failed)(void *context, int status, const char *text);
+    /** A try to connect has failed, or (`was_open`) a connection was lost, and it goes on trying.
+     * Each time. May be NULL. */
+    void (*trouble)(void *context, int status, bool was_open);
     /** No connection for reconnect_ms. It goes on trying; what the user waits for should end. */
     void (*gave_up)(void *context, int status, const char *text);
     /** The end of a call. `payload` is lent; with a status other than 0 it is the error's text. */
@@ -106,12 +111,16 @@ struct mu_rpc_client {
     enum mu_rpc_client_link link;
     bool blocked; /* the environment takes no more output */
     bool closing;
+    bool silent;       /* the other end did not answer on this link until it was given up */
     bool reported;     /* `mismatch` or `failed` was told: nothing more is done */
     bool near_failed;  /* nobody is there, or not any more */
     bool dialled_near; /* the connection that is, or is being made */
     bool starved;      /* the machine found no memory for what is due: not at once again */
     bool broken;       /* the server broke the session: another is begun when the owner was told */
     bool ready_owed;   /* `ready` was not told yet */
+    int trouble;       /* was not told yet; 0: none */
+    bool trouble_open; /* the connection was there */
+    mu_mono_t unknown_since; /* the host's name; MU_MONO_NEVER: it is known, or was not asked for */
     enum mu_rpc_client_news news;
     int news_status;
     struct mu_errmsg news_text;
@@ -161,6 +170,11 @@ static inline bool mu_rpc_client_is_near(const struct mu_rpc_client *c)
 }
 /** Somebody waits for a connection from now on: `gave_up` comes if there is none in time. */
 void mu_rpc_client_need(struct mu_rpc_client *c);
+
+/** For an address, and for how many seconds its name was asked for. */
+#define MU_RPC_CLIENT_UNKNOWN_TEXT                                                                 \
+    "cannot connect to %.100s: the host name is unknown (asked for %u s); check its spelling and " \
+    "this host's DNS"
 
 /** How long to wait before dialling again: doubles from 20 ms to 1 s, with jitter. */
 uint32_t mu_rpc_client_backoff_ms(uint32_t *attempt, struct mu_env *env);

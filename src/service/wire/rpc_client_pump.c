@@ -95,7 +95,8 @@ static void settle(struct mu_rpc_client *c, const struct mu_rpc_event *event)
     } else if (event->type == MU_RPC_EV_REFUSED) {
         on_refused(c, event);
     } else if (event->type == MU_RPC_EV_LINK_DEAD) {
-        c->last_error = MUSTER_ETIMEDOUT;
+        c->last_error = c->trouble = MUSTER_ETIMEDOUT;
+        c->trouble_open = c->silent = true;
         mu_rpc_client_close_link(c);
     } else if (event->type == MU_RPC_EV_CALL && c->events.event == NULL) {
         (void)mu_rpc_reply(&c->rpc, mu_env_now(c->env), event->id, MUSTER_ENOMETHOD,
@@ -133,8 +134,13 @@ static bool take(struct mu_rpc_client *c, struct mu_span *in, struct mu_rpc_even
 static bool tell_news(struct mu_rpc_client *c)
 {
     enum mu_rpc_client_news news = c->news;
+    int trouble = c->trouble;
 
+    c->trouble = 0;
     c->news = MU_RPC_CLIENT_NO_NEWS;
+    if (trouble != 0 && news == MU_RPC_CLIENT_NO_NEWS && c->events.trouble != NULL && !c->closing) {
+        c->events.trouble(c->events.context, trouble, c->trouble_open);
+    }
     switch (news) {
     case MU_RPC_CLIENT_NO_NEWS:
         return false;

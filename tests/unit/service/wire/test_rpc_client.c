@@ -13,6 +13,7 @@
 
 #define PORT      7000
 #define CALLS_MAX 64
+#define NAME_MS   4000
 
 /* --- the server ------------------------------------------------------------------------------- */
 
@@ -158,9 +159,12 @@ struct owner {
     size_t count;
     size_t closed;
     size_t visits[PLACES];
-    bool insists;   /* it calls again in the reply that tells of a failure, */
-    size_t refused; /* and so often it was told that this cannot be, */
-    size_t later;   /* or must wait for the end of the turn */
+    bool insists;     /* it calls again in the reply that tells of a failure, */
+    size_t refused;   /* and so often it was told that this cannot be, */
+    size_t later;     /* or must wait for the end of the turn */
+    const char *host; /* that it dials; NULL: the server's */
+    size_t troubles;
+    int trouble;
     char why[MU_ERRMSG_CAP];
 };
 
@@ -225,6 +229,15 @@ static void on_failed(void *context, int status, const char *text)
     assert_int_not_equal(status, 0);
     (void)snprintf(o->why, sizeof(o->why), "%s", text);
     meddle(o, FAILED);
+}
+
+static void on_trouble(void *context, int status, bool was_open)
+{
+    struct owner *o = context;
+
+    (void)was_open;
+    o->troubles++;
+    o->trouble = status;
 }
 
 static void on_gave_up(void *context, int status, const char *text)
@@ -310,6 +323,7 @@ static int start_owner(struct mu_env *env, void *arg)
         .ready = on_ready,
         .mismatch = on_mismatch,
         .failed = on_failed,
+        .trouble = on_trouble,
         .gave_up = on_gave_up,
         .reply = on_reply,
         .item = on_item,
@@ -320,6 +334,11 @@ static int start_owner(struct mu_env *env, void *arg)
     };
 
     o->env = env;
+    if (o->host != NULL) {
+        (void)snprintf(config.addr.host, sizeof(config.addr.host), "%s", o->host);
+        config.connect_ms = 0;
+        config.name_ms = NAME_MS;
+    }
     o->client = mu_calloc(1, sizeof(*o->client));
     return mu_rpc_client_init(o->client, env, &config, &events);
 }
@@ -474,6 +493,24 @@ static void test_rpc_client_begins_another_session_after_a_refusal(void **state)
     close_world(&w);
 }
 
+/* An unknown name is tried again for a while, which the owner hears of, and then no more. */
+static void test_rpc_client_gives_up_on_a_name_that_stays_unknown(void **state)
+{
+    struct world w = {.owner = {.where = FAILED, .deeds = DOES_CLOSE, .host = "nosuch"}};
+
+    (void)state;
+    open_world(&w, GOOD);
+    do_and_wait(&w, NULL, NAME_MS - 100);
+    assert_true(w.owner.troubles > 1);
+    assert_int_equal(w.owner.trouble, MUSTER_ENAME);
+    assert_int_equal(w.owner.visits[FAILED], 0);
+    do_and_wait(&w, NULL, 2500);
+    assert_int_equal(w.owner.visits[FAILED], 1);
+    assert_non_null(strstr(w.owner.why, "nosuch:7000: the host name is unknown (asked for 4 s)"));
+    assert_int_equal(w.owner.closed, 1);
+    mu_sim_free(w.sim);
+}
+
 static void test_rpc_server_refuses_one_session_more_than_it_may_have(void **state)
 {
     struct world w = {.server = {.sessions_max = 1}, .owner = {.where = PLACES}};
@@ -499,6 +536,7 @@ int main(void)
         cmocka_unit_test(test_rpc_client_takes_calls_in_the_replies_of_a_broken_session),
         cmocka_unit_test(test_rpc_client_owner_may_do_anything_in_any_callback),
         cmocka_unit_test(test_rpc_client_begins_another_session_after_a_refusal),
+        cmocka_unit_test(test_rpc_client_gives_up_on_a_name_that_stays_unknown),
         cmocka_unit_test(test_rpc_server_refuses_one_session_more_than_it_may_have),
     };
 

@@ -1,0 +1,64 @@
+/* What a join waits for, with the backends c10d, etcd-v2 and etcd-v3. */
+#include "service/rdzv/c10d.h"
+
+#include <stdio.h>
+
+#include "core/addr.h"
+
+/* Writes where the register is, and what `muster doctor` has to be asked about it. */
+static void put_place(const struct mu_rdzv_c10d *n, char *where, char *doctor, size_t cap)
+{
+    if (n->config.place != MU_RDZV_C10D_STORE) {
+        (void)snprintf(where, cap, "etcd at %.200s", n->config.etcd.authority);
+        (void)snprintf(doctor, cap, "etcd etcd://%.200s", n->config.etcd.authority);
+    } else if (n->config.file) {
+        (void)snprintf(where, cap, "the file %.200s", n->config.path);
+        doctor[0] = '\0';
+    } else {
+        (void)mu_addr_format(&n->config.endpoint, where, cap);
+        (void)mu_addr_format(&n->config.endpoint, doctor, cap);
+    }
+}
+
+void mu_rdzv_c10d_explain(struct mu_rdzv_c10d *n)
+{
+    char where[MU_ADDR_HOST_MAX + 32];
+    char doctor[sizeof(where)];
+    char text[MU_ERRMSG_CAP + sizeof(doctor) + 80];
+    struct mu_errmsg words = {{0}};
+
+    if (n->state != MU_RDZV_C10D_JOINING || n->freeing) {
+        return;
+    }
+    put_place(n, where, doctor, sizeof(where));
+    if (!n->found) {
+        mu_rdzv_handler_unreached(&n->base, where, doctor, &words);
+        (void)snprintf(text, sizeof(text), "%s", words.text);
+    } else if (mu_rdzv_say_join(&n->machine, &words)) {
+        (void)snprintf(text, sizeof(text), "%s; on a missing node, try `muster doctor %s`",
+                       words.text, doctor);
+    } else {
+        (void)snprintf(text, sizeof(text), "%s", words.text);
+    }
+    mu_rdzv_handler_explained(&n->base, n->machine.v.op_deadline, text);
+}
+
+void mu_rdzv_c10d_trouble(void *context, int status)
+{
+    struct mu_rdzv_c10d *n = context;
+    char where[MU_ADDR_HOST_MAX + 16];
+
+    if (n->state == MU_RDZV_C10D_JOINING && !n->freeing) {
+        mu_rdzv_handler_trouble(&n->base, status,
+                                mu_addr_format(&n->config.endpoint, where, sizeof(where)), NULL);
+    }
+}
+
+void mu_rdzv_c10d_etcd_trouble(void *context, int status, const char *where, const char *why)
+{
+    struct mu_rdzv_c10d *n = context;
+
+    if (n->state == MU_RDZV_C10D_JOINING && !n->freeing) {
+        mu_rdzv_handler_trouble(&n->base, status, where, why);
+    }
+}
