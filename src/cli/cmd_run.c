@@ -446,6 +446,16 @@ static int run_agent(struct run *r)
     return code != 0 ? code : r->code;
 }
 
+static void on_lost(void *context, const char *path, int status)
+{
+    char line[600];
+
+    (void)snprintf(line, sizeof(line),
+                   "cannot write %.400s: %s; what follows is only on the console", path,
+                   muster_strerror(status));
+    say(context, line);
+}
+
 static int open_output(struct run *r)
 {
     const struct run_options *o = &r->o;
@@ -460,6 +470,8 @@ static int open_output(struct run *r)
         .tees = &o->tee_masks,
         .shown = &o->shown,
         .filters = {&o->stdout_filters, &o->stderr_filters},
+        .lost = on_lost,
+        .context = r,
     };
     struct mu_errmsg msg;
     int err = mu_uv_files_new(r->loop.uv, &r->files);

@@ -21,6 +21,7 @@ struct memory_sink {
     size_t len;
     size_t room; /* it takes no more than this; SIZE_MAX: everything */
     bool wants_room;
+    int breaks; /* the next write fails so */
     int open;
     bool removed;
 };
@@ -42,6 +43,11 @@ static inline void memory_write(struct mu_sink *sink, struct mu_span data, size_
     struct memory_sink *s = (struct memory_sink *)sink;
     size_t n = data.len < s->room ? data.len : s->room;
 
+    if (s->breaks != 0) {
+        sink->error = s->breaks;
+        *ret_taken = data.len;
+        return;
+    }
     s->text = realloc(s->text, s->len + n + 1);
     if (n > 0) {
         memcpy(s->text + s->len, data.data, n);

@@ -155,6 +155,17 @@ static void write_all(struct mu_sink *sink, struct mu_span data)
     sink->ops->write(sink, data, &taken); /* a file takes all */
 }
 
+static void write_file(struct output_stream *s, struct mu_span data)
+{
+    const struct mu_output *out = s->worker->out;
+    bool whole = s->file->error == 0;
+
+    write_all(s->file, data);
+    if (whole && s->file->error != 0 && out->lost != NULL) {
+        out->lost(out->context, s->path, s->file->error);
+    }
+}
+
 static void copy_filtered(struct output_stream *s, struct mu_span text)
 {
     struct mu_output *out = s->worker->out;
@@ -251,7 +262,7 @@ size_t mu_output_take(struct mu_output *out, uint32_t local_rank, struct mu_chil
     if (in.len == 0) {
         output_stream_finish(s);
     } else if (s->file != NULL) {
-        write_all(s->file, in);
+        write_file(s, in);
     }
     while (rest.len > 0) {
         if (has_to_wait(s)) {
@@ -607,6 +618,8 @@ int mu_output_new(struct mu_env *env, const struct mu_output_config *config, str
     if (out->queue_max < out->line_max + 2 * PREFIX_MAX) {
         out->queue_max = out->line_max + 2 * PREFIX_MAX; /* smaller, and nothing would ever fit */
     }
+    out->lost = config->lost;
+    out->context = config->context;
     out->flush_ms = config->flush_ms == 0 ? FLUSH_MS_DEFAULT : config->flush_ms;
     mu_list_init(&out->unshown);
     mu_timer_init(&out->timer, on_timer);

@@ -67,6 +67,10 @@ struct mu_output_config {
     size_t line_max;                         /* 0: 32 KiB */
     size_t queue_max;                        /* of a console. 0: 256 KiB */
     uint64_t flush_ms;                       /* 0: 200 */
+    /** The file at `path` cannot be written any more; what follows is only on the console. Once for
+     * each file. May be NULL. */
+    void (*lost)(void *context, const char *path, int status);
+    void *context;
 };
 
 /**

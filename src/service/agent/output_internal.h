@@ -73,6 +73,8 @@ struct mu_output {
     size_t line_max;
     size_t queue_max;
     uint64_t flush_ms;
+    void (*lost)(void *context, const char *path, int status); /* or NULL */
+    void *context;
     char *role;
     char *prefix;
     char *run_dir;    /* NULL: no files */

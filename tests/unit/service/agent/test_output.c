@@ -533,6 +533,30 @@ static void test_output_says_what_was_left_out_when_nothing_follows(void **state
     assert_non_null(strstr(CONSOLE(0), " lines are not shown here; all are in /logs/"));
 }
 
+static void note_lost(void *context, const char *path, int status)
+{
+    char *lost = context;
+
+    (void)snprintf(lost + strlen(lost), 200 - strlen(lost), "%s %d\n", path, status);
+}
+
+static void test_output_says_once_that_a_file_is_lost(void **state)
+{
+    char lost[200] = "";
+
+    (void)state;
+    config.lost = note_lost;
+    config.context = lost;
+    begin("0", "3");
+    (void)say(0, MU_STDOUT, "one\n");
+    files.sinks[0].breaks = -ENOSPC;
+    (void)say(0, MU_STDOUT, "two\n");
+    (void)say(0, MU_STDOUT, "three\n");
+    assert_string_equal(lost, "/logs/job_1_123456/attempt_2/0/stdout.log -28\n");
+    assert_non_null(strstr(CONSOLE(0), "three"));
+    stop(0);
+}
+
 static void test_output_rewrites_its_last_line_and_no_other(void **state)
 {
     (void)state;
@@ -711,6 +735,7 @@ int main(void)
         TEST(test_output_last_line_waits_for_the_console),
         TEST(test_output_of_a_worker_that_ended_waits_for_nobody),
         TEST(test_output_says_what_was_left_out_when_nothing_follows),
+        TEST(test_output_says_once_that_a_file_is_lost),
         TEST(test_output_rewrites_its_last_line_and_no_other),
         TEST(test_output_words_of_our_own_stand_between_lines),
         TEST(test_output_tail_is_the_last_of_it),
