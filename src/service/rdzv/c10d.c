@@ -90,6 +90,23 @@ static void feed_failure(struct mu_rdzv_c10d *n, uint64_t request, int status)
     (void)feed(n, &event);
 }
 
+static void give_up(struct mu_rdzv_c10d *n)
+{
+    struct mu_errmsg text;
+    struct mu_rdzv_event event = {
+        .type = MU_RDZV_BACKEND_FAILED,
+        .request = n->machine.v.request,
+        .status = MUSTER_ENAME,
+        .text = text.text,
+    };
+
+    (void)mu_err(&text, 0,
+                 "cannot connect to etcd at %.80s: %.80s (asked for %d s); check its spelling and "
+                 "this host's DNS",
+                 n->config.etcd.authority, n->base.trouble.text, MU_RDZV_NAME_MS / 1000);
+    (void)feed(n, &event);
+}
+
 /* Tells the user first, because what is lent is invalid after the next step; then sends the
  * request. */
 static void carry_out(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
@@ -164,10 +181,6 @@ static void on_answer(void *context, struct mu_rdzv_event *event)
         mu_rdzv_is_refusal(event->status)) {
         mu_rdzv_handler_trouble(&n->base, event->status, n->config.endpoint.host, event->text);
         event->transient = true;
-    }
-    if (event->type == MU_RDZV_BACKEND_FAILED &&
-        mu_rdzv_handler_gives_up(&n->base, event->status)) {
-        event->transient = false;
     }
     if (feed(n, event) != 0) {
         feed_failure(n, event->request, MUSTER_ENOMEM);
@@ -246,6 +259,10 @@ static void run(struct mu_rdzv_c10d *n)
     if ((n->soon & MU_RDZV_C10D_EXPLAIN) != 0) {
         n->soon &= ~(unsigned)MU_RDZV_C10D_EXPLAIN;
         mu_rdzv_c10d_explain(n);
+    }
+    if ((n->soon & MU_RDZV_C10D_GIVE_UP) != 0) {
+        n->soon &= ~(unsigned)MU_RDZV_C10D_GIVE_UP;
+        give_up(n);
     }
     granted = grant(n, MU_RDZV_C10D_LEAVE, MU_RDZV_LEAVE);
     granted = grant(n, MU_RDZV_C10D_CLOSE, MU_RDZV_CLOSE) && granted;

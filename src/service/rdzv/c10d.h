@@ -90,6 +90,7 @@ enum {
     MU_RDZV_C10D_WATCH = 1 << 4, /* the state has changed */
     MU_RDZV_C10D_FREE = 1 << 5,
     MU_RDZV_C10D_EXPLAIN = 1 << 6,
+    MU_RDZV_C10D_GIVE_UP = 1 << 7, /* the name of etcd's host has been unknown for too long */
 };
 
 struct mu_rdzv_c10d {

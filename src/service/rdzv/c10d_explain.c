@@ -60,5 +60,9 @@ void mu_rdzv_c10d_etcd_trouble(void *context, int status, const char *where, con
 
     if (n->state == MU_RDZV_C10D_JOINING && !n->freeing) {
         mu_rdzv_handler_trouble(&n->base, status, where, why);
+        if (mu_rdzv_handler_gives_up(&n->base, status)) {
+            n->soon |= MU_RDZV_C10D_GIVE_UP;
+            mu_env_timer_arm(n->base.env, &n->timer, mu_env_now(n->base.env).mono);
+        }
     }
 }

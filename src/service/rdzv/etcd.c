@@ -425,6 +425,7 @@ int mu_rdzv_etcd_new(struct mu_env *env, const struct mu_rdzv_params *params,
         mu_buf_init(&n->lanes[i].body, BODY_MAX);
     }
     err = mu_rdzv_handler_init(&n->base, &etcd_ops, env, params, events, reterr_msg);
+    n->base.keep_trying = true; /* The machine tries until its timeout, as PyTorch's does. */
     if (err == 0) {
         err = mu_rdzv_etcd_configure(&n->config, params, reterr_msg);
     }
