@@ -383,7 +383,7 @@ static void say_page(struct run *r)
     }
 }
 
-/* The first line: a name server that does not answer, or a host that is not there, comes after it. */
+/* The first line: a name server that does not answer, or a host that is not there, comes later. */
 static void say_meeting(struct run *r)
 {
     const struct muster_rdzv_params *p = &r->o.rdzv;

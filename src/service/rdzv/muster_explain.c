@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ASK_MS    5000 /* for the server to answer */
-#define WORDS_MAX 768  /* of its answer */
+#define ASK_MS 5000 /* for the server to answer */
 
 static void tell(struct mu_rdzv_muster *n, const char *text)
 {
@@ -54,8 +53,8 @@ void mu_rdzv_muster_explain(struct mu_rdzv_muster *n)
 /* The server counts the nodes; a node that is missing finds out why by itself. */
 static void tell_words(struct mu_rdzv_muster *n, struct mu_span words)
 {
-    char text[WORDS_MAX + MU_ADDR_HOST_MAX + 80];
-    size_t len = words.len < WORDS_MAX ? words.len : WORDS_MAX;
+    char text[MU_RPC_MESSAGE_MAX + MU_ADDR_HOST_MAX + 80];
+    size_t len = words.len < MU_RPC_MESSAGE_MAX ? words.len : MU_RPC_MESSAGE_MAX;
 
     (void)snprintf(text, sizeof(text), "%.*s", (int)len, (const char *)words.data);
     if (strstr(text, " nodes are here") != NULL && strstr(text, "last call") == NULL) {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OTHERS_MAX 64 /* runs that are looked at */
+#define OTHERS_MAX 16 /* runs that are looked at */
 
 /* --- status ----------------------------------------------------------------------------------- */
 
@@ -127,7 +127,8 @@ static void add_other_run(const struct mu_rdzv_hub *hub, const struct mu_rdzv_ru
                 mu_span_quote(quoted, sizeof(quoted), other->by_id.key));
             return;
         }
-        if (++looks == OTHERS_MAX) {
+        looks += other != run ? 1 : 0;
+        if (looks == OTHERS_MAX) {
             return;
         }
     }

@@ -17,6 +17,8 @@ static void set_key(struct hub_world *w, const char *key)
     mu_sim_inside(heap);
 }
 
+#define OTHERS_MAX 16
+
 /* --- readers that are behind ------------------------------------------------------------------ */
 
 static void test_hub_reader_without_credit_is_told_less_and_in_order(void **state)
@@ -521,9 +523,50 @@ static void test_hub_bears_a_want_of_memory_at_any_step(void **state)
     assert_true(nth > 20); /* or nothing was swept */
 }
 
+static void put_alone(struct hub_world *w, const char *name, const char *run_id, uint32_t nodes)
+{
+    struct mu_rdzv_join join = hub_join_of(nodes, nodes);
+
+    join.run_id = mu_span_str(run_id);
+    hub_join(hub_node_new(w, name), join);
+    hub_run_ms(w, 100);
+}
+
+/* Nodes that were given different ids wait for each other in vain: each is told of the other's.
+ * Meets OTHERS_MAX of service/server/rdzv_hub_ask.c: so many other runs are looked at. */
+static void test_hub_explains_with_another_run_that_waits(void **state)
+{
+    static char names[OTHERS_MAX + 1][8];
+    struct hub_world *w = hub_world_new(NULL);
+    struct hub_node *asker = hub_node_new(w, "asker");
+
+    (void)state;
+    put_alone(w, "a", "job", 2);
+    assert_int_equal(hub_ask(asker, MU_RDZV_METHOD_EXPLAIN, "job"), 0);
+    assert_span_text(mu_span(asker->answer, asker->answer_len), "1 of 2 nodes are here: a");
+    for (int i = 0; i < OTHERS_MAX; i++) {
+        (void)snprintf(names[i], sizeof(names[i]), "n%d", i);
+        put_alone(w, names[i], names[i], 1);
+        if (i == OTHERS_MAX - 2) {
+            put_alone(w, "b", "jobb", 2);
+            assert_int_equal(hub_ask(asker, MU_RDZV_METHOD_EXPLAIN, "job"), 0);
+            assert_span_text(mu_span(asker->answer, asker->answer_len),
+                             "1 of 2 nodes are here: a; the run \"jobb\" also waits for nodes: "
+                             "check that all nodes have the same --rdzv-id");
+            assert_int_equal(hub_ask(asker, MU_RDZV_METHOD_CLOSE, "jobb"), 0);
+        }
+    }
+    /* Behind so many others it is not looked for. */
+    put_alone(w, "c", "jobc", 2);
+    assert_int_equal(hub_ask(asker, MU_RDZV_METHOD_EXPLAIN, "job"), 0);
+    assert_span_text(mu_span(asker->answer, asker->answer_len), "1 of 2 nodes are here: a");
+    hub_world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hub_explains_with_another_run_that_waits),
         cmocka_unit_test(test_hub_reader_without_credit_is_told_less_and_in_order),
         cmocka_unit_test(test_hub_end_that_found_no_credit_comes_before_the_next_rank),
         cmocka_unit_test(test_hub_answers_do_not_wait_for_the_disk),
