@@ -1,4 +1,4 @@
-/* What a handler says of a rendezvous that cannot be reached: each reason once, and when to give up. */
+/* What a handler says of a rendezvous that cannot be reached: each reason once; when to give up. */
 #include "unit.h"
 
 #include <errno.h>
