@@ -136,7 +136,7 @@ int cmd_rdzv(int argc, char **argv)
     err = err != 0 ? err : take_words(&o, argc, argv);
     err = err != 0 ? err : take_url(&o, &url);
     if (err == 0) {
-        err = cli_log_open(&o.log, MUSTER_LOG_ERROR,
+        err = cli_log_open(&o.log, o.quiet ? MUSTER_LOG_ERROR : MUSTER_LOG_WARN,
                            o.verbose ? MUSTER_LOG_DEBUG
                            : o.quiet ? MUSTER_LOG_ERROR
                                      : MUSTER_LOG_INFO);

@@ -134,8 +134,12 @@ def of_places():
                   *run(endpoint=None))
     yield Mistake("endpoint with a typo", ["node0:294000", "between 0 and 65535"], 1,
                   *run(endpoint="node0:294000"))
-    yield Mistake("kv, wrong port", ["cannot connect to node0:29999: Connection refused"], 4, "kv",
-                  "--store", "tcp://node0:29999?connect=1000", "get", "key")
+    yield Mistake("kv, wrong port", ["server=node0:29999 why=\"Connection refused\""], 4, "kv", "--store",
+                  "tcp://node0:29999", "get", "key", last=["cannot connect to node0:29999"])
+    yield Mistake("kv, wrong host name", ["server=nosuch-host:29500 why=\"the host name is unknown\""], 4,
+                  "kv", "--store", "tcp://nosuch-host:29500", "get", "key")
+    yield Mistake("rdzv status, firewall that drops", ["server=10.78.0.99:29400", "does not answer"], 4,
+                  "rdzv", "status", "--rdzv-endpoint", "10.78.0.99:29400")
 
 
 def of_credentials():

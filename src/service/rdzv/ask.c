@@ -5,13 +5,17 @@
 
 #include "codec/rdzv/msg.h"
 #include "core/alloc.h"
+#include "service/base/log.h"
 #include "service/wire/rpc_client.h"
 
 #define PROBE_MS  5000
 #define GREETINGS 3
+#define SLOW_MS   2000 /* until the log says that there is no answer yet */
 
 struct ask {
+    struct mu_env *env;
     struct mu_rpc_client rpc;
+    struct mu_timer slow; /* for that line of the log */
     struct mu_rdzv_ask_events events;
     enum mu_rdzv_question question;
     struct mu_buf payload;
@@ -184,10 +188,21 @@ static void on_failed(void *context, int status, const char *text)
     end(context, MUSTER_ERDZV_CONN, text);
 }
 
+static void on_slow(struct mu_timer *timer)
+{
+    struct ask *a = MU_CONTAINER_OF(timer, struct ask, slow);
+
+    if (!a->ended && !a->rpc.ready) {
+        mu_log(MUSTER_LOG_WARN, "RDZV-UNREACHED", "server=%s why=\"%s\"; still trying", a->rpc.addr,
+               a->rpc.last_error != 0 ? muster_strerror(a->rpc.last_error) : "it does not answer");
+    }
+}
+
 static void on_closed(void *context)
 {
     struct ask *a = context;
 
+    mu_env_timer_arm(a->env, &a->slow, MU_MONO_NEVER);
     a->events.done(a->events.context, a->status, a->text.text);
     mu_buf_fini(&a->payload);
     mu_free(a);
@@ -219,6 +234,8 @@ int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct
     if (a == NULL) {
         return MUSTER_ENOMEM;
     }
+    a->env = env;
+    mu_timer_init(&a->slow, on_slow);
     a->events = *events;
     a->question = question;
     a->one = run_id[0] != '\0';
@@ -232,6 +249,8 @@ int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct
     if (err != 0) {
         mu_buf_fini(&a->payload);
         mu_free(a);
+        return err;
     }
-    return err;
+    mu_env_timer_arm(env, &a->slow, mu_mono_add_ms(mu_env_now(env).mono, SLOW_MS));
+    return 0;
 }

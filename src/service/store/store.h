@@ -114,7 +114,7 @@ struct mu_store_tcp_config {
         name_ms; /* how long the host's name may be unknown until ops fail with MUSTER_ENAME, if
                          there was no connection yet; 0: as long as connect_ms. 0 */
     /** A try to connect has failed, and it goes on trying; until there was a connection. Each time.
-     * May be NULL. */
+     * NULL: a line of the log says it after 2 s. */
     void (*trouble)(void *context, int status);
     void *context;
 };

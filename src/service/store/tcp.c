@@ -14,7 +14,9 @@
 
 #include "core/addr.h"
 #include "core/alloc.h"
+#include "service/base/log.h"
 
+#define SLOW_MS 2000 /* until the log says that there is no connection yet */
 #define NATIVE_TRIES                                                                               \
     2 /* a server that dies in the middle of a greeting must not be taken for PyTorch's */
 
@@ -31,8 +33,10 @@ struct tcp_store {
     enum mu_store_tcp_protocol found;
     bool ready;
     bool closing;
-    bool mute;  /* the server has accepted a connection and not answered our greetings */
-    int status; /* why nothing fits */
+    struct mu_timer slow; /* for that line of the log */
+    int trouble;          /* of the last try to connect; 0: none, or the server is mute */
+    bool mute;            /* the server has accepted a connection and not answered our greetings */
+    int status;           /* why nothing fits */
     struct mu_errmsg why;
     int native_status; /* the native engine's error, when PyTorch's is tried; 0: none */
     struct mu_errmsg native_why;
@@ -72,11 +76,39 @@ static void give_up(struct tcp_store *s, int status, const char *text)
     mu_env_timer_arm(s->base.env, &s->timer, mu_env_now(s->base.env).mono);
 }
 
+static const char *addr_of(const struct tcp_store *s, char addr[MU_ADDR_HOST_MAX + 16])
+{
+    return mu_addr_format(&s->config.addr, addr, MU_ADDR_HOST_MAX + 16);
+}
+
+static void on_trouble(void *context, int status)
+{
+    struct tcp_store *s = context;
+
+    s->trouble = status;
+}
+
+/* Nobody else says why this takes so long. */
+static void on_slow(struct mu_timer *timer)
+{
+    struct tcp_store *s = MU_CONTAINER_OF(timer, struct tcp_store, slow);
+    char addr[MU_ADDR_HOST_MAX + 16];
+
+    if (!s->ready && !s->closing && s->status == 0) {
+        mu_log(MUSTER_LOG_WARN, "STORE-UNREACHED", "server=%s why=\"%s\"; still trying",
+               addr_of(s, addr),
+               s->mute           ? "it accepts connections but does not answer"
+               : s->trouble != 0 ? muster_strerror(s->trouble)
+                                 : "it does not answer");
+    }
+}
+
 static void on_ready(void *context, enum mu_store_tcp_protocol found)
 {
     struct tcp_store *s = context;
     struct mu_list *it;
 
+    mu_env_timer_arm(s->base.env, &s->slow, MU_MONO_NEVER);
     s->found = found;
     s->ready = true;
     s->mute = false;
@@ -114,11 +146,6 @@ static void drop_engine(struct tcp_store *s)
     s->leaving = s->engine;
     s->engine = NULL;
     mu_store_close(s->leaving, on_engine_closed, s);
-}
-
-static const char *addr_of(const struct tcp_store *s, char addr[MU_ADDR_HOST_MAX + 16])
-{
-    return mu_addr_format(&s->config.addr, addr, MU_ADDR_HOST_MAX + 16);
 }
 
 static void give_up_mute(struct tcp_store *s)
@@ -252,6 +279,7 @@ static int try_engine(struct tcp_store *s, bool native)
 static void finish_close(struct tcp_store *s)
 {
     mu_env_timer_arm(s->base.env, &s->timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->base.env, &s->slow, MU_MONO_NEVER);
     if (s->base.closed != NULL) {
         s->base.closed(s->base.context);
     }
@@ -350,9 +378,16 @@ int mu_store_tcp_new(struct mu_env *env, const struct mu_store_tcp_config *confi
                         : mu_mono_add_ms(mu_env_now(env).mono, config->connect_ms);
     mu_list_init(&s->queued);
     mu_timer_init(&s->timer, on_timer);
+    mu_timer_init(&s->slow, on_slow);
+    if (config->trouble == NULL) {
+        s->config.trouble = on_trouble;
+        s->config.context = s;
+        mu_env_timer_arm(env, &s->slow, mu_mono_add_ms(mu_env_now(env).mono, SLOW_MS));
+    }
     err = try_engine(s, config->protocol == MU_STORE_TCP_ANY ||
                             config->protocol == MU_STORE_TCP_MUSTER);
     if (err != 0) {
+        mu_env_timer_arm(env, &s->slow, MU_MONO_NEVER);
         mu_free(s);
         return err;
     }
