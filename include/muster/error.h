@@ -54,6 +54,7 @@ extern "C" {
     X(ETLS, -10036, "the secure connection failed")                                                \
     X(ELOCKED, -10037, "locked: connections beyond loopback need the job's credential")            \
     X(ENOTLS, -10038, "the other end does not speak TLS")                                          \
+    X(ERDZV_LOSSES, -10039, "this run has lost nodes too often")                                   \
     X(ESIGNATURE, -10040, "the peer cannot prove its identity")                                    \
     X(EPEERID, -10041, "a different peer answered than the one that was dialled")                  \
     X(EPEERDENIED, -10042, "this peer is not allowed here")                                        \

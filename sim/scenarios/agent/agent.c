@@ -417,7 +417,7 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 }
 
 /* There are cuts in every seed, some of them longer than a node may be silent. Kills are at
- * least a second apart on average, so that a server does not count the losses as restarts. */
+ * least a second apart on average, so that the losses stay within their bound. */
 static struct mu_sim_faults draw_cuts(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);

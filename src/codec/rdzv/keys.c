@@ -69,6 +69,7 @@ static const struct key {
     {"dead", ON_MUSTER, false},
     {"grace", ON_MUSTER, false},
     {"max_restarts", ON_MUSTER, false},
+    {"max_losses", ON_MUSTER, false},
     {"spares", ON_MUSTER, false},
     {"target", ON_MUSTER, false},
     {"topology", ON_MUSTER, false},

@@ -15,7 +15,8 @@
 #define PLACE_MAX  MU_RDZV_PLACE_SPARE
 
 #define JOIN_FLAGS                                                                                 \
-    ((uint32_t)(MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW | MU_RDZV_JOIN_SPARES | MU_RDZV_JOIN_SPENT))
+    ((uint32_t)(MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW | MU_RDZV_JOIN_SPARES |                    \
+                MU_RDZV_JOIN_SPENT | MU_RDZV_JOIN_LOSSES))
 
 static bool names_fit(const struct mu_span *names, size_t count, size_t *size)
 {
@@ -57,7 +58,8 @@ int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
     const struct mu_span names[] = {join->run_id, join->node, join->addr, join->topology};
     bool bounded = (join->flags & MU_RDZV_JOIN_SPARES) != 0;
     bool counted = (join->flags & MU_RDZV_JOIN_SPENT) != 0;
-    size_t size = 1 + 5 * 4 + 4 * 8 + (bounded ? 4u : 0) + (counted ? 4u : 0);
+    bool losses = (join->flags & MU_RDZV_JOIN_LOSSES) != 0;
+    size_t size = 1 + 5 * 4 + 4 * 8 + (bounded ? 4u : 0) + (counted ? 4u : 0) + (losses ? 12u : 0);
     int err;
 
     if (!names_fit(names, 4, &size)) {
@@ -86,6 +88,10 @@ int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
     if (counted) {
         mu_buf_put_u32(out, join->spent);
     }
+    if (losses) {
+        mu_buf_put_u32(out, join->losses_max);
+        mu_buf_put_u64(out, join->losses_ms);
+    }
     return 0;
 }
 
@@ -112,6 +118,10 @@ int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join)
     }
     if ((join.flags & MU_RDZV_JOIN_SPENT) != 0) {
         join.spent = mu_read_u32(&r);
+    }
+    if ((join.flags & MU_RDZV_JOIN_LOSSES) != 0) {
+        join.losses_max = mu_read_u32(&r);
+        join.losses_ms = mu_read_u64(&r);
     }
     if (r.failed || (join.flags & ~JOIN_FLAGS) != 0) {
         return MUSTER_EPROTO;
@@ -141,7 +151,7 @@ int mu_rdzv_say_decode(struct mu_span in, enum mu_rdzv_say *ret_what, uint64_t *
     uint8_t word = mu_read_u8(&r);
     uint64_t round = mu_read_u64(&r);
 
-    if (r.failed || (word != MU_RDZV_SAY_FAILED && word != MU_RDZV_SAY_STOPPED)) {
+    if (r.failed || word < MU_RDZV_SAY_FAILED || word > MU_RDZV_SAY_DONE) {
         return MUSTER_EPROTO;
     }
     *ret_what = (enum mu_rdzv_say)word;

@@ -3,11 +3,12 @@
  * `muster::Rendezvous.*` of the native wire. docs/native-wire.md specifies the bytes.
  *
  *     join     a stream both ways, as long as the node is a member
- *                  caller   CALL join   ITEM say*  (failed, stopped)      END: wants out
+ *                  caller   CALL join   ITEM say*  (failed, ...)          END: wants out
  *                  callee   ITEM notice*  (assigned, ended, waiters)      REPLY: is out, and why
  *              The reply's status is 0 (it left), MUSTER_ERDZV_CLOSED, _GRACEFUL (closed while
- *              spare), _RESTARTS (the budget is spent), _TIMEOUT (no round in time), _LOST (another
- *              came under its name), MUSTER_EINVAL, MUSTER_ELIMIT; the text says why.
+ *              spare), _RESTARTS (the budget is spent), _LOSSES (too many nodes were lost),
+ *              _TIMEOUT (no round in time), _LOST (another came under its name), MUSTER_EINVAL,
+ *              MUSTER_ELIMIT; the text says why.
  *     status   one run, with its members, or the list of all
  *     close    the run is over for all nodes
  *
@@ -36,6 +37,7 @@ enum {
     MU_RDZV_JOIN_FEW = 1 << 1,     /* if there are at most MU_RDZV_FEW */
     MU_RDZV_JOIN_SPARES = 1 << 2,  /* `spares` is set: a bound */
     MU_RDZV_JOIN_SPENT = 1 << 3,   /* `spent` is set */
+    MU_RDZV_JOIN_LOSSES = 1 << 4,  /* `losses_max` and `losses_ms` are set */
 };
 
 /*
@@ -60,6 +62,8 @@ struct mu_rdzv_join {
     uint64_t incarnation;      /* the run's, if the node was in it before; 0: any */
     uint32_t spares;           /* how many beyond nodes_max may wait; the first node sets it, too */
     uint32_t spent;            /* restarts in `incarnation` that it knows of */
+    uint32_t losses_max;       /* how many nodes may be lost; the first node sets these, too */
+    uint64_t losses_ms;        /* in this time */
 };
 
 /* What a member reports when it drops out of a round. It stays a member. */
@@ -67,6 +71,7 @@ enum mu_rdzv_say {
     MU_RDZV_SAY_FAILED = 1, /* its workers failed by themselves */
     MU_RDZV_SAY_STOPPED,    /* it has stopped them: it did not know whether it still counted, or it
                                cannot tell their failure from the loss of others */
+    MU_RDZV_SAY_DONE,       /* they have all ended well, and it is about to leave */
 };
 
 enum mu_rdzv_notice_kind {

@@ -284,6 +284,24 @@ int mu_rdzv_config_seconds(const char *config, const char *key, uint64_t fallbac
     return 0;
 }
 
+int mu_rdzv_losses_parse(struct mu_span text, uint32_t *ret_max, uint64_t *ret_ms,
+                         struct mu_errmsg *reterr_msg)
+{
+    const uint8_t *slash = text.len == 0 ? NULL : memchr(text.data, '/', text.len);
+    size_t len = slash == NULL ? 0 : (size_t)(slash - text.data);
+    struct quoted q;
+    uint64_t max;
+
+    if (slash == NULL || !parse_digits(mu_span(text.data, len), &max) || max >= UINT32_MAX ||
+        !parse_seconds(mu_span_skip(text, len + 1), ret_ms)) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "%s is not a number of losses and a time: write N/SECONDS, such as 100/3600",
+                      quote(&q, text));
+    }
+    *ret_max = (uint32_t)max;
+    return 0;
+}
+
 /* --- endpoint --------------------------------------------------------------------------------- */
 
 /* The length of the letter that starts with a byte above ASCII; 0 if a host's name may not contain

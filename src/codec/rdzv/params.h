@@ -49,6 +49,11 @@ int mu_rdzv_config_int(const char *config, const char *key, int64_t fallback, in
 int mu_rdzv_config_seconds(const char *config, const char *key, uint64_t fallback_ms,
                            uint64_t *ret_ms, struct mu_errmsg *reterr_msg);
 
+/** Reads "N/SECONDS", such as "100/3600": a number of losses, and a time as above. MUSTER_EINVAL,
+ * with a text that says how to write it. */
+int mu_rdzv_losses_parse(struct mu_span text, uint32_t *ret_max, uint64_t *ret_ms,
+                         struct mu_errmsg *reterr_msg);
+
 /**
  * Reads an endpoint as PyTorch does: blank is localhost and the default port; it is split at the
  * last colon; brackets around a host are removed. One thing differs: "::1", which PyTorch takes for

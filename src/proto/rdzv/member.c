@@ -226,6 +226,13 @@ bool mu_member_join(struct mu_member *m, mu_mono_t now, bool blameless)
     return m->run != MU_MEMBER_RUN_CLOSED;
 }
 
+void mu_member_finish(struct mu_member *m)
+{
+    if (m->user == MU_MEMBER_IN || m->user == MU_MEMBER_BETWEEN) {
+        m->say = MU_RDZV_SAY_DONE;
+    }
+}
+
 void mu_member_leave(struct mu_member *m, mu_mono_t now)
 {
     if (m->user != MU_MEMBER_LEAVING) {

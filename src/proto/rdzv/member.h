@@ -187,6 +187,8 @@ void mu_member_init(struct mu_member *m, const struct mu_member_config *config);
 /** The user wants a place in the next round. If it is in one, that is over for us: our workers have
  * failed, unless it is `blameless`. True: a session is needed. */
 bool mu_member_join(struct mu_member *m, mu_mono_t now, bool blameless);
+/** Before mu_member_leave(): our workers have all ended well, so our leaving is no loss. */
+void mu_member_finish(struct mu_member *m);
 /** LEFT follows. */
 void mu_member_leave(struct mu_member *m, mu_mono_t now);
 /** CLOSED follows, or CLOSE_FAILED. True: a session is needed. */

@@ -128,6 +128,9 @@ static int check_join(const struct mu_room *room, const struct mu_room_member *m
     if (room->state == MU_ROOM_IS_CLOSED) {
         return mu_err(reterr_msg, MUSTER_ECLOSED, "the run is closed");
     }
+    if (room->state == MU_ROOM_IS_FAILED && room->too_many_losses) {
+        return mu_err(reterr_msg, MUSTER_ECLOSED, "the run has lost nodes too often");
+    }
     if (room->state == MU_ROOM_IS_FAILED) {
         return mu_err(reterr_msg, MUSTER_ECLOSED, "the run has used up its %u restarts",
                       room->config.restarts_max);
@@ -175,6 +178,7 @@ int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
     }
 
     member->has_rank = false;
+    member->finished = false;
     member->told = false;
     mu_list_init(&member->link);
     mu_list_init(&member->ended);
@@ -188,6 +192,7 @@ int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
     if (room->state == MU_ROOM_IS_GATHERING &&
         room->in[MU_ROOM_GATHERING].count < room->config.nodes_max) {
         mu_room_move(room, member, MU_ROOM_GATHERING);
+        room->newcomer = true;
     } else if (room->state == MU_ROOM_IS_RUNNING &&
                room->in[MU_ROOM_RUNNING].count + room->in[MU_ROOM_WAITING].count <
                    room->config.nodes_max) {
@@ -205,6 +210,7 @@ static void part(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
                  enum mu_room_end_reason reason)
 {
     enum mu_room_member_state state = member->state;
+    bool forgiven;
 
     if (member->notices != 0) {
         mu_room_untell_all(member);
@@ -217,10 +223,16 @@ static void part(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
     if (reason == MU_ROOM_END_LOST && member->has_rank) {
         miss(room, member);
     }
+    forgiven = member->has_rank && !(reason == MU_ROOM_END_LEFT && member->finished) &&
+               mu_room_forgive(room, now);
     if (state == MU_ROOM_RUNNING) {
         mu_room_end_round(room, now, reason, member);
-    } else if ((state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) &&
-               room->in[MU_ROOM_SPARE].count != 0) {
+    }
+    if (forgiven && (state != MU_ROOM_RUNNING || reason != MU_ROOM_END_LOST)) {
+        mu_room_count_loss(room, now, member); /* It has ended a round, too. */
+    }
+    if ((state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) &&
+        room->in[MU_ROOM_SPARE].count != 0) {
         /* There is room for one more now. */
         mu_room_move(room, mu_room_first(room, MU_ROOM_SPARE), state);
     }
@@ -259,7 +271,19 @@ void mu_room_fail(struct mu_room *room, mu_mono_t now, struct mu_room_member *me
 void mu_room_stop(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
                   uint64_t round)
 {
+    /* It was out of reach while the workers of another member failed. */
+    if (member->state == MU_ROOM_GATHERING && member->has_rank && round == room->last_end.round &&
+        mu_room_forgive(room, now)) {
+        mu_room_count_loss(room, now, member);
+        mu_room_settle(room, now);
+        return;
+    }
     give_up_round(room, now, member, round, MU_ROOM_END_LOST);
+}
+
+void mu_room_finish(struct mu_room_member *member)
+{
+    member->finished = true;
 }
 
 void mu_room_hold(struct mu_room *room, mu_mono_t now, mu_mono_t until)
@@ -268,6 +292,22 @@ void mu_room_hold(struct mu_room *room, mu_mono_t now, mu_mono_t until)
         room->hold = until;
         mu_trace(&room->config.trace, "room.hold", mu_mono_since(now, until), 0);
     }
+    mu_room_settle(room, now);
+}
+
+void mu_room_doubt(struct mu_room *room, mu_mono_t now, mu_mono_t until)
+{
+    if (mu_mono_reached(room->sure, now)) {
+        room->doubted = 0;
+    }
+    if (mu_mono_before(room->sure, until)) {
+        room->sure = until;
+    }
+}
+
+void mu_room_be_sure(struct mu_room *room, mu_mono_t now)
+{
+    room->sure = mu_mono_min(room->sure, now);
     mu_room_settle(room, now);
 }
 

@@ -10,6 +10,8 @@
  *     mu_room_fail(&room, now, &member, round)          its workers failed; it stays
  *     mu_room_stop(&room, now, &member, round)          it has stopped them, or counts as lost
  *     mu_room_hold(&room, now, until)                   workers of a lost node may run until then
+ *     mu_room_doubt(&room, now, until)                  nodes that are lost now are noticed by then
+ *     mu_room_be_sure(&room, now)                       all of them were heard since
  *     mu_room_close(&room, now)                         the run is over
  *     mu_room_tick(&room, now)  mu_room_deadline()      last call, batching of late nodes
  *     while (mu_room_next_notice(&room, &member, &notice)) { push it to that member }
@@ -20,13 +22,14 @@
  *         ^                                                                         |
  *         |   a member was lost, left or failed, or late nodes are let in           |
  *         +-------------------------------------------------------------------------+
- *     CLOSED from any state, FAILED when the restart budget is spent; a room that is one of the
- *     two, and done, can be opened again as a new incarnation
+ *     CLOSED from any state, FAILED when the restart budget is spent or too many members were lost;
+ *     a room that is one of the two, and done, can be opened again as a new incarnation
  *
  * and these are its rules, which PyTorch's users ask for in vain:
  *
- *  - no node waits for the end of the last call when the maximum is reached or every announced
- *    target is met; right after a round whose survivors are enough it takes a quarter of its time
+ *  - the last call is over when no node has come for its time (a node that comes renews it, up to
+ *    MU_ROOM_LAST_CALLS times its length in all), and at once when the maximum is reached or every
+ *    announced target is met; right after a round whose survivors are enough it takes a quarter
  *    (MU_ROOM_REGROUP): long enough for a failure of workers and the loss of a node behind it, or
  *    for a rack, to be one restart;
  *  - a lost member ends the round for the survivors at once: each is told ENDED with the lost
@@ -46,9 +49,13 @@
  *  - a closed run can be opened again under the same id as a new incarnation; nodes of the old one
  *    are fenced by its number;
  *  - the restart budget (`restarts_max`) is kept here, for the run, not per node. It is for workers
- *    that failed by themselves: members that are lost, leave or are let in cost nothing. But a run
- *    that loses members without end is in a loop, too: beyond MU_ROOM_LOSSES rounds in a row, with
- *    one more every MU_ROOM_LOSS_MS, a loss counts as a failure;
+ *    that failed by themselves: members that are lost, leave or are let in cost nothing;
+ *  - workers end when they lose a peer, mostly before its loss is noticed. So a failure is in doubt
+ *    for a time that the driver sets (mu_room_doubt()): if a member is lost or leaves meanwhile,
+ *    the failure was the echo of that, and costs nothing. A failure that would spend more than the
+ *    budget ends the run only when it is no longer in doubt; until then no round begins;
+ *  - a run that loses members without end is in a loop: it fails when more rounds have ended
+ *    because of losses than config.losses allows;
  *  - no round begins before a time that the driver sets (mu_room_hold()): a member that is out of
  *    reach, and not certainly dead, has until then to stop its workers;
  *  - after a timeout, mu_room_explain() names the nodes that are there, how many are missing, and
@@ -71,17 +78,16 @@
 #include "core/span.h"
 #include "core/time.h"
 #include "core/trace.h"
+#include "proto/rdzv/losses.h"
 
 #define MU_ROOM_NAME_MAX     255
 #define MU_ROOM_TOPOLOGY_MAX 255
 /* How many times shorter the last call is right after a round, if enough nodes are left. */
 #define MU_ROOM_REGROUP 4
+/* For how many times its length nodes that come can keep the last call open. */
+#define MU_ROOM_LAST_CALLS 10
 /* How often members are told of a changed number of waiting nodes, in milliseconds. */
 #define MU_ROOM_WAITERS_MS UINT64_C(1000)
-/* How many rounds in a row may end because a member was lost before a loss counts as a restart, and
- * the time in which one more is allowed: 100 an hour. */
-#define MU_ROOM_LOSSES  100
-#define MU_ROOM_LOSS_MS UINT64_C(36000)
 /* How many nodes that are not back explain() can name. */
 #define MU_ROOM_MISSING_MAX 8
 
@@ -90,11 +96,12 @@
 struct mu_room_config {
     uint32_t nodes_min;    /* at least 1 */
     uint32_t nodes_max;    /* at least nodes_min */
-    uint64_t last_call_ms; /* after the minimum is there; UINT64_MAX: only a full room or a target
-                                  forms a round. 30 s in PyTorch; ours 1 s */
+    uint64_t last_call_ms; /* without a newcomer, once the minimum is there; UINT64_MAX: only a full
+                              room or a target forms a round. 30 s in PyTorch; ours 1 s */
     uint64_t upscale_delay_ms; /* how long late nodes are gathered before a running round ends;
                                   UINT64_MAX: they never end one. 1 s */
     uint32_t restarts_max;     /* UINT32_MAX: no limit */
+    struct mu_losses losses;   /* how often members may be lost */
     uint32_t members_max;      /* includes spares and waiting nodes; at least nodes_max. 65,536 */
     uint64_t seed;             /* of the table of names, against chosen collisions */
     struct mu_trace trace;
@@ -118,8 +125,8 @@ enum mu_room_notice_kind {
     MU_ROOM_WAITERS,      /* how many nodes wait to be let in: told when the first one comes, then,
                              if it changes, once in a while (MU_ROOM_WAITERS_MS) */
     MU_ROOM_CLOSED,       /* the run is over; the member is out */
-    MU_ROOM_FAILED,       /* the restart budget is spent; the member is out. The reason is as in
-                             ENDED */
+    MU_ROOM_FAILED,       /* the restart budget is spent, or too many members were lost; the member
+                             is out. The reason is as in ENDED */
 };
 
 enum mu_room_end_reason {
@@ -142,6 +149,7 @@ struct mu_room_member {
     enum mu_room_member_state state;
     uint32_t rank; /* in the running round, or in the last one that it ran in */
     bool has_rank;
+    bool finished;                  /* its workers have ended well: leaving it is no loss */
     bool told;                      /* private from here: it was told that it is in the running
                                        round */
     enum mu_room_member_state was;  /* its state before it was told CLOSED or FAILED */
@@ -210,9 +218,16 @@ struct mu_room {
     struct mu_map names;    /* of all members */
     struct mu_heap targets; /* targets of all members that announced one; the root is the largest */
     mu_mono_t last_call;    /* when the gathering ends */
+    uint64_t call_ms;       /* private: its length this time */
+    mu_mono_t call_end;     /* private: newcomers do not renew it beyond this */
+    bool newcomer;          /* private: one has come since */
     mu_mono_t hold;         /* no round begins before it */
     mu_mono_t losses_until; /* private: when all losses so far are forgotten */
+    bool too_many_losses;   /* FAILED: why */
     bool regroups;          /* private: a round has just ended */
+    mu_mono_t sure;         /* failures before it are in doubt */
+    uint32_t doubted;       /* private: how many restarts these have cost */
+    bool undecided;         /* a failure is in doubt, and would be the end of the run */
     mu_mono_t upscale;      /* when the running round ends to let late nodes in */
     mu_mono_t waiters_next; /* when the running members may be told of waiting nodes again */
     uint32_t waiters_told;
@@ -264,8 +279,9 @@ void mu_room_leave(struct mu_room *room, mu_mono_t now, struct mu_room_member *m
 void mu_room_lost(struct mu_room *room, mu_mono_t now, struct mu_room_member *member);
 /**
  * The member's workers failed in that round: the round ends for all members, which counts against
- * the restart budget; the member stays, with its rank. Nothing happens if that round does not run
- * any more, because another member was faster.
+ * the restart budget, unless a member is found to be lost while the failure is in doubt; the member
+ * stays, with its rank. Nothing happens if that round does not run any more, because another member
+ * was faster.
  */
 void mu_room_fail(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
                   uint64_t round);
@@ -275,8 +291,15 @@ void mu_room_fail(struct mu_room *room, mu_mono_t now, struct mu_room_member *me
  */
 void mu_room_stop(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
                   uint64_t round);
+/** The member's workers have all ended well, and it is about to leave: that is no loss which others
+ * could have noticed. */
+void mu_room_finish(struct mu_room_member *member);
 /** No round begins before `until`. A later time that was set before stays. */
 void mu_room_hold(struct mu_room *room, mu_mono_t now, mu_mono_t until);
+/** A failure is in doubt until then, if no later time was set before. */
+void mu_room_doubt(struct mu_room *room, mu_mono_t now, mu_mono_t until);
+/** No failure is in doubt any more: all members that ran were heard since. */
+void mu_room_be_sure(struct mu_room *room, mu_mono_t now);
 /** Sets how many restarts were spent before this room was opened, as far as is known. */
 void mu_room_inherit(struct mu_room *room, uint32_t spent);
 /** Closes the run: all members are out, and are told CLOSED. Harmless if it is closed already. */

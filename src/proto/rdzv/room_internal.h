@@ -40,6 +40,11 @@ uint32_t mu_room_target(const struct mu_room *room);
  */
 void mu_room_end_round(struct mu_room *room, mu_mono_t now, enum mu_room_end_reason reason,
                        const struct mu_room_member *who);
+/* A member was lost: that is one more, and perhaps one too many. */
+void mu_room_count_loss(struct mu_room *room, mu_mono_t now, const struct mu_room_member *who);
+/* A member was lost or has left: failures that are in doubt were the echo of that. Returns whether
+ * there were any. */
+bool mu_room_forgive(struct mu_room *room, mu_mono_t now);
 /* Reacts to any change: forms a round, ends one, sets the clocks. */
 void mu_room_settle(struct mu_room *room, mu_mono_t now);
 

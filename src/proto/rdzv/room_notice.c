@@ -212,6 +212,11 @@ static void explain_gathering(const struct mu_room *room, struct text *t)
     uint32_t max = room->config.nodes_max;
     uint32_t target = mu_room_target(room);
 
+    if (room->undecided) {
+        add(t,
+            "the workers of %s failed, and no restart is left; looking whether a node was lost, ",
+            room->last_end.who);
+    }
     if (here->count < min) {
         add(t, "%u of %s%u nodes are here", here->count, min == max ? "" : "at least ", min);
     } else if (target > here->count && target <= max) {
@@ -260,6 +265,14 @@ void mu_room_explain(const struct mu_room *room, char *text, size_t cap)
         add(&t, "the run is closed");
         break;
     case MU_ROOM_IS_FAILED:
+        if (room->too_many_losses) {
+            add(&t,
+                "the run has lost nodes too often: more than %u times within %llu s, the bound of "
+                "--max-losses; the last one was %s",
+                room->config.losses.max, (unsigned long long)(room->config.losses.window_ms / 1000),
+                room->last_end.has_who ? room->last_end.who : "not named");
+            break;
+        }
         add(&t, "the run has used up its %u restarts; the last round ended because %s %s",
             room->config.restarts_max, room->last_end.who,
             room->last_end.reason == MU_ROOM_END_LOST ? "was lost" : "failed");

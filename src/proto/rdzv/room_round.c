@@ -106,6 +106,7 @@ static void form_round(struct mu_room *room)
         mu_room_move(room, member, MU_ROOM_RUNNING);
         member->rank = rank;
         member->has_rank = true;
+        member->finished = false;
         mu_room_tell(room, member, MU_ROOM_ASSIGNED);
     }
     room->state = MU_ROOM_IS_RUNNING;
@@ -120,10 +121,9 @@ static void form_round(struct mu_room *room)
 
 /* --- a round ends ---------------------------------------------------------------------------- */
 
-static void remember_end(struct mu_room *room, enum mu_room_end_reason reason,
-                         const struct mu_room_member *who)
+static void name_end(struct mu_room *room, enum mu_room_end_reason reason,
+                     const struct mu_room_member *who)
 {
-    room->last_end.round = room->round;
     room->last_end.reason = reason;
     room->last_end.has_who = who != NULL;
     room->last_end.who_rank = who == NULL ? 0 : who->rank;
@@ -153,20 +153,50 @@ static void send_back(struct mu_room *room, struct mu_room_member *member)
     mu_room_move(room, member, MU_ROOM_GATHERING);
 }
 
-/* Returns whether this end costs a restart. */
-static bool is_charged(struct mu_room *room, mu_mono_t now, enum mu_room_end_reason reason)
+static void fail_run(struct mu_room *room)
 {
-    mu_mono_t full = mu_mono_add_ms(now, (MU_ROOM_LOSSES - 1) * MU_ROOM_LOSS_MS);
-    mu_mono_t from = mu_mono_before(room->losses_until, now) ? now : room->losses_until;
+    room->state = MU_ROOM_IS_FAILED;
+    room->undecided = false;
+    mu_trace(&room->config.trace, "room.failed", room->restarts, room->names.count);
+    mu_room_dismiss(room, MU_ROOM_FAILED);
+}
 
-    if (reason != MU_ROOM_END_LOST) {
-        return reason == MU_ROOM_END_FAILED;
+/* Workers failed, which costs a restart; it may turn out that they did not fail by themselves. */
+static void charge(struct mu_room *room, mu_mono_t now)
+{
+    if (mu_mono_reached(room->sure, now)) {
+        room->doubted = 0;
     }
-    if (mu_mono_before(full, from)) {
-        return true;
+    if (room->restarts != room->config.restarts_max) {
+        /* Without a limit, restarts are counted too, for statistics. */
+        room->restarts += room->restarts < UINT32_MAX - 1;
+        room->doubted++;
+    } else if (mu_mono_before(now, room->sure)) {
+        room->undecided = true;
+    } else {
+        fail_run(room);
     }
-    room->losses_until = mu_mono_add_ms(from, MU_ROOM_LOSS_MS);
-    return false;
+}
+
+void mu_room_count_loss(struct mu_room *room, mu_mono_t now, const struct mu_room_member *who)
+{
+    if (!mu_losses_add(&room->losses_until, &room->config.losses, now)) {
+        name_end(room, MU_ROOM_END_LOST, who);
+        room->too_many_losses = true;
+        fail_run(room);
+    }
+}
+
+bool mu_room_forgive(struct mu_room *room, mu_mono_t now)
+{
+    if (!mu_mono_before(now, room->sure) || (room->doubted == 0 && !room->undecided)) {
+        return false;
+    }
+    mu_trace(&room->config.trace, "room.forgiven", room->doubted, room->undecided);
+    room->restarts -= room->doubted;
+    room->doubted = 0;
+    room->undecided = false;
+    return true;
 }
 
 void mu_room_end_round(struct mu_room *room, mu_mono_t now, enum mu_room_end_reason reason,
@@ -176,19 +206,18 @@ void mu_room_end_round(struct mu_room *room, mu_mono_t now, enum mu_room_end_rea
 
     MU_ASSERT(room->state == MU_ROOM_IS_RUNNING);
     mu_trace(&room->config.trace, "room.ended", room->round, reason);
-    remember_end(room, reason, who);
+    name_end(room, reason, who);
+    room->last_end.round = room->round;
     room->round++;
     room->state = MU_ROOM_IS_GATHERING;
     room->upscale = MU_MONO_NEVER;
-    if (is_charged(room, now, reason)) {
-        if (room->restarts == room->config.restarts_max) {
-            room->state = MU_ROOM_IS_FAILED;
-            mu_trace(&room->config.trace, "room.failed", room->restarts, room->names.count);
-            mu_room_dismiss(room, MU_ROOM_FAILED);
-            return;
-        }
-        /* Without a limit, restarts are counted too, for statistics. */
-        room->restarts += room->restarts < UINT32_MAX - 1;
+    if (reason == MU_ROOM_END_FAILED) {
+        charge(room, now);
+    } else if (reason == MU_ROOM_END_LOST) {
+        mu_room_count_loss(room, now, who);
+    }
+    if (room->state == MU_ROOM_IS_FAILED) {
+        return;
     }
     while ((member = mu_room_first(room, MU_ROOM_RUNNING)) != NULL) {
         send_back(room, member);
@@ -224,6 +253,9 @@ static mu_mono_t forms_at(const struct mu_room *room)
     uint32_t here = room->in[MU_ROOM_GATHERING].count;
     uint32_t target = mu_room_target(room);
 
+    if (room->undecided) {
+        return room->sure;
+    }
     if (here < room->config.nodes_min) {
         return MU_MONO_NEVER;
     }
@@ -231,6 +263,22 @@ static mu_mono_t forms_at(const struct mu_room *room)
         return room->hold;
     }
     return mu_mono_before(room->last_call, room->hold) ? room->hold : room->last_call;
+}
+
+/* The minimum was reached, or a node has come since. */
+static void set_last_call(struct mu_room *room, mu_mono_t now, bool regroups)
+{
+    uint64_t ms = room->config.last_call_ms;
+
+    if (room->last_call.ns == MU_MONO_NEVER.ns) {
+        room->call_ms = regroups ? regroup_ms(ms) : ms;
+        room->call_end = mu_mono_add_ms(now, room->call_ms > UINT64_MAX / MU_ROOM_LAST_CALLS
+                                                 ? UINT64_MAX
+                                                 : room->call_ms * MU_ROOM_LAST_CALLS);
+    } else if (!room->newcomer) {
+        return;
+    }
+    room->last_call = mu_mono_min(mu_mono_add_ms(now, room->call_ms), room->call_end);
 }
 
 static void settle_gathering(struct mu_room *room, mu_mono_t now)
@@ -241,14 +289,16 @@ static void settle_gathering(struct mu_room *room, mu_mono_t now)
     room->regroups = false;
     if (here < room->config.nodes_min) {
         room->last_call = MU_MONO_NEVER;
+    } else {
+        set_last_call(room, now, regroups);
+    }
+    room->newcomer = false;
+    if (!mu_mono_reached(forms_at(room), now)) {
         return;
     }
-    if (room->last_call.ns == MU_MONO_NEVER.ns) {
-        uint64_t ms = room->config.last_call_ms;
-
-        room->last_call = mu_mono_add_ms(now, regroups ? regroup_ms(ms) : ms);
-    }
-    if (mu_mono_reached(forms_at(room), now)) {
+    if (room->undecided) {
+        fail_run(room);
+    } else {
         form_round(room);
     }
 }

@@ -97,6 +97,8 @@ static int encode_join(struct mu_rdzv_muster *n, struct mu_buf *out)
                  .incarnation = n->member.incarnation,
                  .spares = n->config.spares,
                  .spent = n->member.spent,
+                 .losses_max = n->config.losses_max,
+                 .losses_ms = n->config.losses_ms,
              });
 }
 
@@ -451,6 +453,9 @@ static void native_leave(struct mu_rdzv_handler *h)
     if (n->freeing) {
         return;
     }
+    if (h->finished) {
+        mu_member_finish(&n->member);
+    }
     mu_member_leave(&n->member, mono(n));
     if (n->call != 0) {
         mu_rpc_client_run_soon(&n->rpc);
@@ -468,7 +473,7 @@ static void native_close_run(struct mu_rdzv_handler *h)
     rearm(n);
 }
 
-static bool native_deserted(const struct mu_rdzv_handler *h)
+static bool native_deserted(struct mu_rdzv_handler *h)
 {
     const struct mu_rdzv_muster *n = MU_CONTAINER_OF(h, const struct mu_rdzv_muster, base);
     struct mu_store_server_stats stats;

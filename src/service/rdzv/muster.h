@@ -18,10 +18,12 @@ struct mu_rdzv_muster_config {
     uint32_t dead_ms;
     uint32_t grace_ms;
     uint32_t restarts_max; /* UINT32_MAX: no bound */
+    uint32_t losses_max;   /* with MU_RDZV_JOIN_LOSSES */
+    uint64_t losses_ms;
     uint32_t target;
     uint32_t spares;
     uint32_t
-        join_flags; /* MU_RDZV_JOIN_*: whether it is told the members, and spares are bounded */
+        join_flags; /* MU_RDZV_JOIN_*: whether it is told the members, and which bounds it sets */
     enum mu_rdzv_host_wish host;
     char topology[MU_RDZV_NAME_LEN_MAX + 1];
 };

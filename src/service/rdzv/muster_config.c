@@ -155,6 +155,13 @@ int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rd
         err = parse_count(config, "spares", 0, &c->spares, reterr_msg);
         c->join_flags |= MU_RDZV_JOIN_SPARES;
     }
+    if (err == 0 && mu_rdzv_config_get(config, "max_losses", &value)) {
+        err = mu_rdzv_losses_parse(value, &c->losses_max, &c->losses_ms, reterr_msg);
+        if (err != 0) {
+            mu_err_prefix(reterr_msg, "max_losses");
+        }
+        c->join_flags |= MU_RDZV_JOIN_LOSSES;
+    }
     if (err == 0) {
         err = mu_rdzv_config_bool(config, "is_host", false, &host, reterr_msg);
         c->host = !mu_rdzv_config_get(config, "is_host", &value) ? MU_RDZV_HOST_TRY

@@ -110,6 +110,8 @@ struct mu_rdzv_events {
      * calls it.
      */
     void (*counted)(void *context, mu_mono_t until);
+    /** Answers mu_rdzv_doubt(): all other members were heard since. May be NULL. */
+    void (*sure)(void *context);
     /** How many nodes wait to be let in, while in a round; comes when that changes. */
     void (*waiting)(void *context, uint32_t count);
     /** Answers mu_rdzv_explain(): what a join under way waits for, in one sentence without a full
@@ -136,10 +138,12 @@ struct mu_rdzv_handler_ops {
     void (*explain)(struct mu_rdzv_handler *h);
     void (*leave)(struct mu_rdzv_handler *h);
     void (*close_run)(struct mu_rdzv_handler *h);
+    /** See mu_rdzv_doubt(). NULL: it does not look. */
+    void (*doubt)(struct mu_rdzv_handler *h);
     /** Leaves without a callback if the node is in; `freed` follows. */
     void (*free)(struct mu_rdzv_handler *h);
     /** Whether the runs that are served here have no members. NULL: the backend cannot tell. */
-    bool (*deserted)(const struct mu_rdzv_handler *h);
+    bool (*deserted)(struct mu_rdzv_handler *h);
 };
 
 #define MU_RDZV_TROUBLES_MAX 8 /* reasons; more are not recorded */
@@ -154,8 +158,11 @@ struct mu_rdzv_handler {
     char node[MU_RDZV_RUN_ID_MAX + 1]; /* our name */
     char addr[MU_ADDR_HOST_MAX + 1];   /* our address for the others */
     bool hosting;                      /* the server runs here */
+    uint64_t doubt_ms;  /* in a round: within this time a member that is lost now is noticed; 0: the
+                           backend counts restarts itself, or cannot tell */
     bool blameless;     /* join: the round is over for us, but not because our workers failed; it
                            costs no restart where the backend counts them */
+    bool finished;      /* leave: our workers have all ended well */
     uint32_t linger_ms; /* how long a server here outlives `free`, so that others can go first. 0 */
     bool keep_trying;   /* config keep_trying: see mu_rdzv_open() */
     mu_mono_t join_by;  /* when the join under way is late, as of the last `explained`;
@@ -197,6 +204,15 @@ static inline bool mu_rdzv_explain(struct mu_rdzv_handler *h)
         h->ops->explain(h);
     }
     return h->ops->explain != NULL;
+}
+
+/** In a round, our workers have failed: is a member lost? `sure` follows when all others were heard
+ * since, and `ended` when one is not; or nothing, in which case none was lost after `doubt_ms`. */
+static inline void mu_rdzv_doubt(struct mu_rdzv_handler *h)
+{
+    if (h->ops->doubt != NULL) {
+        h->ops->doubt(h);
+    }
 }
 
 static inline void mu_rdzv_leave(struct mu_rdzv_handler *h)

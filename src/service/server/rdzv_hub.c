@@ -10,7 +10,8 @@
 #include "service/base/log.h"
 #include "service/server/rdzv_hub_internal.h"
 
-#define STARVED_MS 20 /* until something that found no memory is tried again */
+#define LOOK_MS    100 /* how often to look whether all members were heard after a failure */
+#define STARVED_MS 20  /* until something that found no memory is tried again */
 
 /* How far beyond an incarnation of another server ours begin, at most. */
 #define DISTANCE_MAX (UINT64_C(1) << 20)
@@ -241,6 +242,9 @@ static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
         .last_call_ms = join->last_call_ms,
         .upscale_delay_ms = join->upscale_delay_ms,
         .restarts_max = join->restarts_max,
+        .losses = (join->flags & MU_RDZV_JOIN_LOSSES) == 0
+                      ? MU_LOSSES_DEFAULT
+                      : (struct mu_losses){join->losses_max, join->losses_ms},
         .members_max = count_members_max(hub, join),
         .seed = hub->on.wire->config.rpc.seed,
     };
@@ -428,6 +432,17 @@ static void note_promoted(struct mu_rdzv_run *run)
     }
 }
 
+/* When the run must be looked at again. */
+static mu_mono_t next_look(const struct mu_rdzv_run *run)
+{
+    mu_mono_t at = mu_mono_min(mu_room_deadline(&run->room), mu_heap_deadline(&run->timeouts));
+
+    if (run->room.undecided) {
+        at = mu_mono_min(at, mu_mono_add_ms(mu_env_now(run->hub->env).mono, LOOK_MS));
+    }
+    return at;
+}
+
 static void pump_run(struct mu_rdzv_run *run)
 {
     struct mu_room_member *member;
@@ -448,10 +463,7 @@ static void pump_run(struct mu_rdzv_run *run)
         mu_room_fini(&run->room);
         run->over = true;
     }
-    mu_env_timer_arm(
-        run->hub->env, &run->timer,
-        run->over ? MU_MONO_NEVER
-                  : mu_mono_min(mu_room_deadline(&run->room), mu_heap_deadline(&run->timeouts)));
+    mu_env_timer_arm(run->hub->env, &run->timer, run->over ? MU_MONO_NEVER : next_look(run));
     file_run(run);
 }
 
@@ -502,6 +514,9 @@ static void on_timer(struct mu_timer *timer)
     mu_rpc_server_feel_pulse(hub->on.wire);
     if (!run->over) {
         /* A round that can be formed in this moment is better than a timeout. */
+        if (run->room.undecided && mu_rdzv_run_heard_all(run)) {
+            mu_room_be_sure(&run->room, now);
+        }
         mu_room_tick(&run->room, now);
         expire_members(run, now);
     }

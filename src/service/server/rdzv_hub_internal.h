@@ -10,6 +10,12 @@
 /* A text that says why, as long as an answer can carry. */
 #define MU_RDZV_WHY_MAX MU_RPC_MESSAGE_MAX
 
+/* How long after its workers a node may vanish so that their failure, and that of the others, is
+ * its loss: what ends a host ends its processes one after the other. */
+#define MU_RDZV_ECHO_MS 1000
+/* How late the server may be to notice that a member is lost. */
+#define MU_RDZV_LATE_MS 200
+
 struct mu_rdzv_run {
     struct mu_rdzv_hub *hub;
     struct mu_map_node by_id;
@@ -23,6 +29,7 @@ struct mu_rdzv_run {
     uint64_t told;           /* the round of the last assignment that was told to anybody */
     bool ended_noted;        /* the end of the round `told` is among the events */
     uint64_t fence;          /* no node of this incarnation, or of one before it, is let in */
+    mu_mono_t failed_at;     /* when workers failed last, where there were other members */
     struct mu_heap timeouts; /* of members without a rank */
     struct mu_list spares;   /* as they came; of some the room may think otherwise by now */
     struct mu_buf members;   /* the list of all in the round, as it is told; empty: not made yet */
@@ -53,6 +60,11 @@ struct mu_rdzv_member {
     char addr[MU_RDZV_NAME_LEN_MAX + 1];
 };
 
+static inline struct mu_rdzv_member *mu_rdzv_member_of(const struct mu_list *link)
+{
+    return MU_CONTAINER_OF(link, struct mu_room_member, link)->owner;
+}
+
 /* --- rdzv_hub.c ------------------------------------------------------------------------------- */
 
 struct mu_rdzv_run *mu_rdzv_run_find(struct mu_rdzv_hub *hub, struct mu_span id);
@@ -78,6 +90,9 @@ void mu_rdzv_member_tell(struct mu_rdzv_member *m, const struct mu_room_notice *
 void mu_rdzv_member_push(struct mu_rdzv_member *m);
 /** Its time to get a rank begins, if it has a bound. */
 void mu_rdzv_member_arm(struct mu_rdzv_member *m);
+/** Whether all members that ran when workers failed were heard late enough after that, so that the
+ * failure is not the echo of a loss. */
+bool mu_rdzv_run_heard_all(const struct mu_rdzv_run *run);
 /** It is out of the room: answers its call and frees it. */
 void mu_rdzv_member_dismiss(struct mu_rdzv_member *m, int status, const char *why);
 

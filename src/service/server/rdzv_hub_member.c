@@ -187,7 +187,9 @@ static void note_ended(struct mu_rdzv_member *m, const struct mu_room_notice *no
 /* The last word, for which the member is out of the room already. */
 static void tell_over(struct mu_rdzv_member *m, const struct mu_room_notice *notice)
 {
-    int status = notice->kind == MU_ROOM_CLOSED ? MUSTER_ERDZV_CLOSED : MUSTER_ERDZV_RESTARTS;
+    int status = notice->kind == MU_ROOM_CLOSED ? MUSTER_ERDZV_CLOSED
+                 : m->run->room.too_many_losses ? MUSTER_ERDZV_LOSSES
+                                                : MUSTER_ERDZV_RESTARTS;
     char why[MU_RDZV_WHY_MAX];
 
     mu_room_explain(&m->run->room, why, sizeof(why));
@@ -249,22 +251,61 @@ static bool is_out_of_reach(const struct mu_rdzv_member *m, mu_mono_t now)
            mu_mono_since(mu_rpc_last_heard(rpc), now) > mu_rpc_kept_ms(rpc) * MU_NS_PER_MS / 2;
 }
 
+/* How long after it was heard last a member that says nothing is lost. */
+static uint64_t silence_ms(const struct mu_rpc *rpc)
+{
+    return (rpc->dead_ms > rpc->grace_ms ? rpc->dead_ms : rpc->grace_ms) + MU_RDZV_LATE_MS;
+}
+
+/* When a member that is out of reach is lost, if it does not come back. */
+static mu_mono_t lost_by(const struct mu_rdzv_member *m)
+{
+    const struct mu_rpc *rpc = &m->base.session->rpc;
+
+    return mu_rpc_linked(rpc) ? mu_mono_add_ms(mu_rpc_last_heard(rpc), silence_ms(rpc))
+                              : mu_mono_add_ms(mu_rpc_grace_deadline(rpc), MU_RDZV_LATE_MS);
+}
+
 /* Its workers failed. If another one of the round is out of reach, that is why, as far as anybody
- * knows: workers end when they lose a peer, mostly before its loss is noticed. */
+ * knows: workers end when they lose a peer, mostly before its loss is noticed. And if one is lost
+ * that seems to be in reach, it will be out of reach soon. */
 static void fail(struct mu_rdzv_member *m, uint64_t round)
 {
     struct mu_room *room = &m->run->room;
     mu_mono_t now = mono(m);
+    mu_mono_t sure = now;
 
     MU_LIST_FOREACH (it, &room->in[MU_ROOM_RUNNING].members) {
-        struct mu_room_member *other = MU_CONTAINER_OF(it, struct mu_room_member, link);
+        struct mu_rdzv_member *other = mu_rdzv_member_of(it);
+        uint64_t ms = MU_RDZV_ECHO_MS + silence_ms(&other->base.session->rpc);
+        mu_mono_t by = mu_mono_add_ms(now, ms);
 
-        if (m->room.state == MU_ROOM_RUNNING && is_out_of_reach(other->owner, now)) {
-            mu_room_stop(room, now, other, round);
+        if (m->room.state == MU_ROOM_RUNNING && is_out_of_reach(other, now)) {
+            mu_room_hold(room, now, lost_by(other)); /* The next round is not for it. */
+            mu_room_stop(room, now, &other->room, round);
             return;
         }
+        sure = mu_mono_before(sure, by) ? by : sure;
+    }
+    if (m->room.state == MU_ROOM_RUNNING && room->in[MU_ROOM_RUNNING].count > 1) {
+        m->run->failed_at = now;
+        mu_room_doubt(room, now, sure);
     }
     mu_room_fail(room, now, &m->room, round);
+}
+
+bool mu_rdzv_run_heard_all(const struct mu_rdzv_run *run)
+{
+    mu_mono_t since = mu_mono_add_ms(run->failed_at, MU_RDZV_ECHO_MS);
+
+    MU_LIST_FOREACH (it, &run->room.in[MU_ROOM_GATHERING].members) {
+        const struct mu_rdzv_member *m = mu_rdzv_member_of(it);
+
+        if (m->room.has_rank && mu_mono_before(mu_rpc_last_heard(&m->base.session->rpc), since)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static void member_item(struct mu_rpc_served *base, struct mu_span payload)
@@ -279,6 +320,8 @@ static void member_item(struct mu_rpc_served *base, struct mu_span payload)
         mu_rdzv_member_dismiss(m, MUSTER_EPROTO, "malformed word of a member");
     } else if (what == MU_RDZV_SAY_FAILED) {
         fail(m, round);
+    } else if (what == MU_RDZV_SAY_DONE) {
+        mu_room_finish(&m->room);
     } else {
         mu_room_stop(&m->run->room, mono(m), &m->room, round);
     }
@@ -428,7 +471,7 @@ static int displace(struct mu_rdzv_run *run, struct mu_rdzv_member *m, struct mu
                            "another came under the name of this node and took its place");
     if (run->room.state == MU_ROOM_IS_FAILED) {
         mu_room_explain(&run->room, reterr_msg->text, sizeof(reterr_msg->text));
-        return MUSTER_ERDZV_RESTARTS;
+        return run->room.too_many_losses ? MUSTER_ERDZV_LOSSES : MUSTER_ERDZV_RESTARTS;
     }
     return 0;
 }

@@ -77,12 +77,39 @@ static void test_rdzv_msg_join_has_the_bytes_of_its_layout(void **state)
     }
     assert_int_equal(mu_buf_append(&b, MU_SPAN_LIT("later")), 0);
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
-    b.data[b.head + 24] = 16; /* a flag that nobody knows */
+    b.data[b.head + 24] = 32; /* a flag that nobody knows */
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), MUSTER_EPROTO);
     b.data[b.head + 24] = 0;
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
     b.data[b.head] = 2; /* another version */
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), MUSTER_EPROTO);
+    mu_buf_fini(&b);
+}
+
+static void test_rdzv_msg_join_says_how_many_losses_if_they_are_bounded(void **state)
+{
+    struct mu_rdzv_join join = a_join;
+    struct mu_rdzv_join out;
+    struct mu_buf b;
+    size_t len;
+
+    (void)state;
+    mu_buf_init(&b, 4096);
+    assert_int_equal(mu_rdzv_join_encode(&b, &join), 0);
+    len = b.len;
+    mu_buf_reset(&b);
+    join.flags |= MU_RDZV_JOIN_LOSSES | MU_RDZV_JOIN_SPENT;
+    join.spent = 3;
+    join.losses_max = 100;
+    join.losses_ms = 3600000;
+    assert_int_equal(mu_rdzv_join_encode(&b, &join), 0);
+    assert_int_equal(b.len, len + 16);
+    assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
+    assert_int_equal(out.spent, 3);
+    assert_int_equal(out.losses_max, 100);
+    assert_int_equal(out.losses_ms, 3600000);
+    assert_int_equal(mu_rdzv_join_decode(mu_span(mu_buf_span(&b).data, b.len - 1), &out),
+                     MUSTER_EPROTO);
     mu_buf_fini(&b);
 }
 
@@ -146,7 +173,8 @@ static void test_rdzv_msg_names_have_a_longest(void **state)
 
 static void test_rdzv_msg_what_a_member_says_round_trips(void **state)
 {
-    static const enum mu_rdzv_say words[] = {MU_RDZV_SAY_FAILED, MU_RDZV_SAY_STOPPED};
+    static const enum mu_rdzv_say words[] = {MU_RDZV_SAY_FAILED, MU_RDZV_SAY_STOPPED,
+                                             MU_RDZV_SAY_DONE};
 
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -163,7 +191,7 @@ static void test_rdzv_msg_what_a_member_says_round_trips(void **state)
             assert_int_equal(mu_rdzv_say_decode(mu_span(mu_buf_span(&b).data, n), &what, &round),
                              MUSTER_EPROTO);
         }
-        b.data[b.head + 1] = 3; /* another word */
+        b.data[b.head + 1] = 4; /* another word */
         assert_int_equal(mu_rdzv_say_decode(mu_buf_span(&b), &what, &round), MUSTER_EPROTO);
         mu_buf_fini(&b);
     }
@@ -429,6 +457,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rdzv_msg_join_has_the_bytes_of_its_layout),
+        cmocka_unit_test(test_rdzv_msg_join_says_how_many_losses_if_they_are_bounded),
         cmocka_unit_test(test_rdzv_msg_join_says_how_many_spares_if_they_are_bounded),
         cmocka_unit_test(test_rdzv_msg_names_have_a_longest),
         cmocka_unit_test(test_rdzv_msg_what_a_member_says_round_trips),

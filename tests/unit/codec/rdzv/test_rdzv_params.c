@@ -329,6 +329,27 @@ static void test_rdzv_config_as_long_as_may_be_is_taken_and_one_byte_more_is_ref
     assert_non_null(strstr(msg.text, "65537 bytes"));
 }
 
+static void test_rdzv_losses_are_a_number_and_a_time(void **state)
+{
+    static const char *const bad[] = {"",      "100",  "/60",   "100/",     "100/0",        "-1/60",
+                                      "1.5/2", "a/60", "100/a", "100/60/1", "4294967295/60"};
+    struct mu_errmsg msg;
+    uint32_t max;
+    uint64_t ms;
+
+    (void)state;
+    assert_int_equal(mu_rdzv_losses_parse(mu_span_str("100/3600"), &max, &ms, &msg), 0);
+    assert_int_equal(max, 100);
+    assert_int_equal(ms, 3600000);
+    assert_int_equal(mu_rdzv_losses_parse(mu_span_str("0/0.5"), &max, &ms, &msg), 0);
+    assert_int_equal(max, 0);
+    assert_int_equal(ms, 500);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_int_equal(mu_rdzv_losses_parse(mu_span_str(bad[i]), &max, &ms, &msg), MUSTER_EINVAL);
+        assert_non_null(strstr(msg.text, "write N/SECONDS, such as 100/3600"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,6 +362,7 @@ int main(void)
         cmocka_unit_test(test_rdzv_config_bool_knows_pytorchs_words),
         cmocka_unit_test(test_rdzv_config_int_takes_what_python_takes_within_64_bits),
         cmocka_unit_test(test_rdzv_config_seconds_are_above_zero_and_at_most_a_year),
+        cmocka_unit_test(test_rdzv_losses_are_a_number_and_a_time),
         cmocka_unit_test(test_rdzv_params_are_checked_one_by_one),
     };
 

@@ -80,11 +80,40 @@ static void test_room_last_call_begins_with_the_minimum_and_then_forms_the_round
     room_pass(&f, 5000);
     room_join(&f, "b");
     room_pass(&f, 999);
-    room_join(&f, "c"); /* It does not begin anew for those that come in it. */
     room_expect(&f, "");
     room_pass(&f, 1);
 
-    room_expect(&f, "a assigned 0: 0/3\nb assigned 0: 1/3\nc assigned 0: 2/3\n");
+    room_expect(&f, "a assigned 0: 0/2\nb assigned 0: 1/2\n");
+    room_teardown(&f);
+}
+
+static void test_room_last_call_is_renewed_by_each_node_that_comes_up_to_a_bound(void **state)
+{
+    char name[16];
+
+    (void)state;
+    room_setup(&f, 1, 100);
+    room_join(&f, "a");
+    room_pass(&f, 900);
+    room_join(&f, "b");
+    room_pass(&f, 900);
+    assert_int_equal(f.room.state, MU_ROOM_IS_GATHERING);
+    room_pass(&f, 100);
+    assert_int_equal(f.room.in[MU_ROOM_RUNNING].count, 2);
+    room_teardown(&f);
+
+    /* They come without a pause: the round does not wait for the last of them. */
+    room_setup(&f, 1, 100);
+    for (unsigned i = 0; i < 20; i++) {
+        (void)snprintf(name, sizeof(name), "n%u", i);
+        room_join(&f, name);
+        room_pass(&f, 999);
+        if (f.room.state == MU_ROOM_IS_RUNNING) {
+            assert_int_equal(f.room.in[MU_ROOM_RUNNING].count, MU_ROOM_LAST_CALLS + 1);
+            break;
+        }
+    }
+    assert_int_equal(f.room.state, MU_ROOM_IS_RUNNING);
     room_teardown(&f);
 }
 
@@ -594,6 +623,7 @@ int main(void)
         cmocka_unit_test(test_room_target_of_a_member_that_is_gone_does_not_count),
         cmocka_unit_test(test_room_target_below_the_minimum_does_not_form_a_round),
         cmocka_unit_test(test_room_last_call_begins_with_the_minimum_and_then_forms_the_round),
+        cmocka_unit_test(test_room_last_call_is_renewed_by_each_node_that_comes_up_to_a_bound),
         cmocka_unit_test(test_room_last_call_begins_anew_when_the_minimum_was_lost),
         cmocka_unit_test(test_room_late_tick_is_harmless),
         cmocka_unit_test(test_room_orders_by_topology_then_by_natural_name),

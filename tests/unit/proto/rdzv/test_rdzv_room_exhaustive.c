@@ -52,7 +52,7 @@ static bool pulls_all; /* after each step, as a server does */
 /* What can matter for the future. */
 struct key {
     uint8_t state, waiters_told, restarts;
-    uint64_t last_call, upscale, waiters_next;
+    uint64_t last_call, call_end, upscale, waiters_next;
     struct {
         uint8_t state, rank, has_rank, told, notices, reason, was, place, ended_place, news_place;
         uint8_t view_running, view_age, ended_age, ended_who;
@@ -206,6 +206,9 @@ static void describe(struct key *key)
     }
     key->restarts = config.restarts_max == UINT32_MAX ? 0 : (uint8_t)w.room.restarts;
     key->last_call = relative(w.room.last_call);
+    if (w.room.last_call.ns != MU_MONO_NEVER.ns) {
+        key->call_end = relative(w.room.call_end);
+    }
     key->upscale = relative(w.room.upscale);
     for (size_t i = 0; i < NODES; i++) {
         const struct mu_room_member *m = &w.members[i];

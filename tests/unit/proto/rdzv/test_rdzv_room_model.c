@@ -38,13 +38,19 @@ struct node {
     enum mu_room_member_state was;
 };
 
+#define LOSSES_MAX 5
+
 static struct {
     struct mu_room_config config;
     enum mu_room_state state;
     uint64_t round;
     uint32_t restarts;
-    uint64_t last_call, upscale, waiters_next, hold;
-    uint64_t losses[MU_ROOM_LOSSES]; /* when the bucket gets one of them back */
+    uint64_t last_call, call_ms, call_end, upscale, waiters_next, hold;
+    uint64_t losses[LOSSES_MAX]; /* when each is forgotten */
+    uint64_t sure;
+    uint32_t doubted;
+    bool undecided;
+    bool newcomer;
     uint32_t waiters_told;
     bool after_round;
     uint64_t arrivals;
@@ -57,7 +63,7 @@ static struct room_view views[NODES];
 static struct mu_prng prng;
 static mu_mono_t now;
 static struct {
-    unsigned rounds, upscales, restarts, failed, closed, promoted, refused, calm;
+    unsigned rounds, upscales, restarts, failed, closed, promoted, refused, calm, forgiven, looped;
 } tally;
 
 static uint64_t pick(uint64_t bound)
@@ -187,38 +193,89 @@ static struct {
     enum mu_room_end_reason reason;
 } last_end;
 
-/* A hundred losses are free, and each is again when its turn has come, one after the other. */
+/* So many losses are free, and each is again when its turn has come, one after the other. */
 static bool is_free_loss(void)
 {
+    uint64_t each = model.config.losses.window_ms * MU_NS_PER_MS;
     uint64_t last = now.ns;
     int free = -1;
 
-    for (int i = 0; i < MU_ROOM_LOSSES; i++) {
+    if (each == 0) {
+        return true;
+    }
+    for (uint32_t i = 0; i < model.config.losses.max; i++) {
         last = model.losses[i] > last ? model.losses[i] : last;
-        free = model.losses[i] <= now.ns ? i : free;
+        free = model.losses[i] <= now.ns ? (int)i : free;
     }
     if (free >= 0) {
-        model.losses[free] = last + MU_ROOM_LOSS_MS * MU_NS_PER_MS;
+        model.losses[free] = last + each / model.config.losses.max;
     }
     return free >= 0;
 }
 
-static void model_end(enum mu_room_end_reason reason, int who)
+static void model_fail(void)
+{
+    model_dismiss(MU_ROOM_FAILED);
+    model.state = MU_ROOM_IS_FAILED;
+    model.undecided = false;
+}
+
+static void model_name(enum mu_room_end_reason reason, int who)
 {
     last_end.who = who;
     last_end.rank = who < 0 ? 0 : model.nodes[who].rank;
-    last_end.round = model.round;
     last_end.reason = reason;
-    if (reason == MU_ROOM_END_FAILED || (reason == MU_ROOM_END_LOST && !is_free_loss())) {
-        if (model.config.restarts_max != UINT32_MAX &&
-            model.restarts == model.config.restarts_max) {
-            model_dismiss(MU_ROOM_FAILED);
-            model.state = MU_ROOM_IS_FAILED;
-            model.round++;
-            return;
-        }
+}
+
+static void model_count_loss(int who)
+{
+    if (!is_free_loss()) {
+        model_name(MU_ROOM_END_LOST, who);
+        tally.looped++;
+        model_fail();
+    }
+}
+
+static void model_charge(void)
+{
+    model.doubted = model.sure <= now.ns ? 0 : model.doubted;
+    if (model.config.restarts_max == UINT32_MAX || model.restarts < model.config.restarts_max) {
         model.restarts++;
+        model.doubted++;
         tally.restarts++;
+    } else if (now.ns < model.sure) {
+        model.undecided = true;
+    } else {
+        model_fail();
+    }
+}
+
+static bool model_forgive(void)
+{
+    if (model.sure <= now.ns || (model.doubted == 0 && !model.undecided)) {
+        return false;
+    }
+    model.restarts -= model.doubted;
+    model.doubted = 0;
+    model.undecided = false;
+    tally.forgiven++;
+    return true;
+}
+
+static void model_end(enum mu_room_end_reason reason, int who)
+{
+    model_name(reason, who);
+    last_end.round = model.round;
+    model.state = MU_ROOM_IS_GATHERING;
+    model.upscale = NEVER;
+    if (reason == MU_ROOM_END_FAILED) {
+        model_charge();
+    } else if (reason == MU_ROOM_END_LOST) {
+        model_count_loss(who);
+    }
+    if (model.state == MU_ROOM_IS_FAILED) {
+        model.round++;
+        return;
     }
     for (size_t i = 0; i < NODES; i++) {
         struct node *n = &model.nodes[i];
@@ -237,8 +294,6 @@ static void model_end(enum mu_room_end_reason reason, int who)
         }
     }
     model.round++;
-    model.state = MU_ROOM_IS_GATHERING;
-    model.upscale = NEVER;
     for (int late; count_in(MU_ROOM_GATHERING) < model.config.nodes_max;) {
         late = oldest_in(MU_ROOM_WAITING);
         if (late < 0) {
@@ -296,13 +351,28 @@ static void model_settle(void)
     } else if (model.state == MU_ROOM_IS_GATHERING) {
         bool after_round = model.after_round;
 
+        bool newcomer = model.newcomer;
+
         model.after_round = false;
+        model.newcomer = false;
         if (here < model.config.nodes_min) {
             model.last_call = NEVER;
+        } else if (model.last_call == NEVER) {
+            model.call_ms = model.config.last_call_ms / (after_round ? 4 : 1);
+            model.last_call = later(model.call_ms);
+            model.call_end = later(model.call_ms * 10);
+        } else if (newcomer) {
+            model.last_call = later(model.call_ms);
+            model.last_call = model.last_call < model.call_end ? model.last_call : model.call_end;
+        }
+        if (model.undecided) {
+            if (model.sure <= now.ns) {
+                model_fail();
+            }
             return;
         }
-        if (model.last_call == NEVER) {
-            model.last_call = later(model.config.last_call_ms / (after_round ? 4 : 1));
+        if (here < model.config.nodes_min) {
+            return;
         }
         if ((here == model.config.nodes_max || (target > 0 && target <= here) ||
              model.last_call <= now.ns) &&
@@ -320,6 +390,9 @@ static uint64_t model_deadline(void)
         uint32_t here = count_in(MU_ROOM_GATHERING);
         uint32_t target = largest_target();
 
+        if (model.undecided) {
+            return model.sure;
+        }
         if (here < model.config.nodes_min) {
             return NEVER;
         }
@@ -347,6 +420,7 @@ static void model_join(int i)
     if (model.state == MU_ROOM_IS_GATHERING) {
         n->state = count_in(MU_ROOM_GATHERING) < model.config.nodes_max ? MU_ROOM_GATHERING
                                                                         : MU_ROOM_SPARE;
+        model.newcomer = n->state == MU_ROOM_GATHERING;
     } else {
         bool room_left =
             count_in(MU_ROOM_RUNNING) + count_in(MU_ROOM_WAITING) < model.config.nodes_max;
@@ -360,6 +434,7 @@ static void model_part(int i, enum mu_room_end_reason reason)
 {
     struct node *n = &model.nodes[i];
     enum mu_room_member_state state = n->state;
+    bool forgiven;
 
     n->state = MU_ROOM_OUT;
     n->told = false;
@@ -367,9 +442,14 @@ static void model_part(int i, enum mu_room_end_reason reason)
     if (state == MU_ROOM_OUT) {
         return;
     }
+    forgiven = n->has_rank && model_forgive();
     if (state == MU_ROOM_RUNNING) {
         model_end(reason, i);
-    } else if (state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) {
+    }
+    if (forgiven && (state != MU_ROOM_RUNNING || reason == MU_ROOM_END_LEFT)) {
+        model_count_loss(i);
+    }
+    if (state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) {
         int spare = oldest_in(MU_ROOM_SPARE);
 
         if (spare >= 0) {
@@ -501,6 +581,7 @@ static void open_room(uint64_t incarnation)
         .last_call_ms = delays[pick(5)],
         .upscale_delay_ms = delays[pick(6)],
         .restarts_max = pick(3) == 0 ? (uint32_t)pick(6) : UINT32_MAX,
+        .losses = {(uint32_t)pick(LOSSES_MAX + 1), pick(2) == 0 ? 0 : 1 + pick(20000)},
         .members_max = (uint32_t)(10 + pick(NODES)),
         .seed = pick(UINT32_MAX),
     };
@@ -574,7 +655,26 @@ static void step_fail(int i)
     if (model.nodes[i].state == MU_ROOM_RUNNING && round == model.round) {
         model_end(stops ? MU_ROOM_END_LOST : MU_ROOM_END_FAILED, i);
         model_settle();
+    } else if (stops && model.nodes[i].state == MU_ROOM_GATHERING && model.nodes[i].has_rank &&
+               round == last_end.round && model_forgive()) {
+        model_count_loss(i);
+        model_settle();
     }
+}
+
+static void step_doubt(void)
+{
+    uint64_t until = now.ns + pick(4 * MU_NS_PER_S);
+
+    if (pick(4) == 0) {
+        mu_room_be_sure(&room, now);
+        model.sure = now.ns < model.sure ? now.ns : model.sure;
+        model_settle();
+        return;
+    }
+    mu_room_doubt(&room, now, (mu_mono_t){until});
+    model.doubted = model.sure <= now.ns ? 0 : model.doubted;
+    model.sure = until > model.sure ? until : model.sure;
 }
 
 static void step_hold(void)
@@ -610,7 +710,7 @@ static void calm_down(void)
     for (int i = 0; i < NODES && count_all() < model.config.nodes_min; i++) {
         step_join(i);
     }
-    if (count_all() < model.config.nodes_min) {
+    if (count_all() < model.config.nodes_min || model.undecided) {
         return;
     }
     end = mu_mono_add_ms(now.ns < model.hold ? (mu_mono_t){model.hold} : now, wait_ms);
@@ -667,6 +767,8 @@ static void step(void)
         step_fail(i);
     } else if (what < 710) {
         step_hold();
+    } else if (what < 800) {
+        step_doubt();
     } else {
         step_time();
     }
@@ -704,6 +806,7 @@ static void test_room_does_what_the_model_does(void **state)
     assert_true(tally.rounds > 1000 && tally.upscales > 1000 && tally.restarts > 1000);
     assert_true(tally.promoted > 100 && tally.closed > 100 && tally.failed > 100);
     assert_true(tally.refused > 100 && tally.calm > 100);
+    assert_true(tally.forgiven > 100 && tally.looped > 100);
     for (size_t i = 0; i < NODES; i++) {
         mu_room_leave(&room, now, &members[i]);
     }

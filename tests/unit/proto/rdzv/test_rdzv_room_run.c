@@ -109,29 +109,203 @@ static void test_room_restart_budget_is_kept_for_the_run(void **state)
     room_teardown(&f);
 }
 
-/* Members that are lost again and again, faster than any job loses them: that is a loop, too. */
-static void test_room_losses_without_end_are_charged(void **state)
+/* Members that are lost again and again, faster than any job loses them. */
+static void test_room_that_loses_members_without_end_fails(void **state)
 {
+    char text[256];
+
     (void)state;
     room_prepare(&f, 1, 2);
-    f.config.restarts_max = 1;
+    f.config.losses = (struct mu_losses){.max = 3, .window_ms = 3000};
     room_open(&f);
     room_join(&f, "a");
-    for (unsigned i = 0; i < MU_ROOM_LOSSES; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         room_join(&f, "b");
         room_lose(&f, "b");
-        assert_int_equal(f.room.restarts, 0);
     }
-    room_join(&f, "b");
-    room_lose(&f, "b");
-    assert_int_equal(f.room.restarts, 1);
     /* One more is free when its time has passed. */
-    room_pass(&f, MU_ROOM_LOSS_MS);
+    room_pass(&f, 1000);
     room_join(&f, "b");
     room_lose(&f, "b");
     assert_int_equal(f.room.state, MU_ROOM_IS_GATHERING);
+    assert_int_equal(f.room.restarts, 0);
+    room_join(&f, "b");
+    room_leave(&f, "b"); /* That one was told to go. */
+    assert_int_equal(f.room.state, MU_ROOM_IS_GATHERING);
     room_join(&f, "b");
     room_lose(&f, "b");
+    assert_int_equal(f.room.state, MU_ROOM_IS_FAILED);
+    mu_room_explain(&f.room, text, sizeof(text));
+    assert_string_equal(text, "the run has lost nodes too often: more than 3 times within 3 s, the "
+                              "bound of --max-losses; the last one was b");
+    assert_int_equal(room_try_join(&f, "c"), MUSTER_ECLOSED);
+    assert_string_equal(f.msg.text, "the run has lost nodes too often");
+    room_teardown(&f);
+}
+
+/* A node is lost every hour, and comes back five minutes later. Each time the workers of another
+ * one fail first, because they have lost their peer. */
+static void test_room_of_two_weeks_with_a_loss_every_hour_runs_on(void **state)
+{
+    (void)state;
+    room_prepare(&f, 1, 4);
+    f.config.restarts_max = 0;
+    f.config.losses = MU_LOSSES_DEFAULT;
+    room_open(&f);
+    room_join(&f, "a");
+    room_join(&f, "b");
+    room_join(&f, "c");
+    room_join(&f, "d");
+    for (unsigned hour = 0; hour < 14 * 24; hour++) {
+        assert_int_equal(f.room.in[MU_ROOM_RUNNING].count, 4);
+        mu_room_doubt(&f.room, f.now, mu_mono_add_ms(f.now, 3000));
+        mu_room_fail(&f.room, f.now, room_member(&f, "a"), f.room.round);
+        room_pass(&f, 2000);
+        room_lose(&f, "d");
+        room_pass(&f, 1000);
+        assert_int_equal(f.room.in[MU_ROOM_RUNNING].count, 3);
+        room_pass(&f, 300000 - 3000);
+        room_join(&f, "d");
+        room_pass(&f, 3300000);
+    }
+    assert_int_equal(f.room.restarts, 0);
+    room_teardown(&f);
+}
+
+/* --- the echo of a loss ---------------------------------------------------------------------- */
+
+static void doubt_for(uint64_t ms)
+{
+    mu_room_doubt(&f.room, f.now, mu_mono_add_ms(f.now, ms));
+}
+
+static void open_pair(uint32_t restarts_max)
+{
+    room_prepare(&f, 1, 2);
+    f.config.restarts_max = restarts_max;
+    room_open(&f);
+    room_join(&f, "a");
+    room_join(&f, "b");
+    room_expect(&f, "a assigned 0: 0/2\nb assigned 0: 1/2\n");
+}
+
+static void test_room_failure_in_doubt_ends_the_round_and_not_yet_the_run(void **state)
+{
+    (void)state;
+    open_pair(0);
+    doubt_for(3000);
+    mu_room_fail(&f.room, f.now, room_member(&f, "a"), 0);
+    room_expect(&f, "a ended 0: failed a\nb ended 0: failed a\n");
+    assert_int_equal(mu_room_deadline(&f.room).ns, mu_mono_add_ms(f.now, 3000).ns);
+    room_pass(&f, 2999);
+    assert_int_equal(f.room.state, MU_ROOM_IS_GATHERING);
+    room_pass(&f, 1);
+    room_expect(&f, "a failed 0: failed a\nb failed 0: failed a\n");
+    assert_int_equal(f.room.state, MU_ROOM_IS_FAILED);
+    room_teardown(&f);
+}
+
+static void test_room_failure_is_the_echo_of_a_loss_that_is_noticed_later(void **state)
+{
+    (void)state;
+    for (unsigned left = 0; left < 2; left++) {
+        open_pair(0);
+        doubt_for(3000);
+        mu_room_fail(&f.room, f.now, room_member(&f, "a"), 0);
+        room_pass(&f, 2999);
+        (left != 0 ? room_leave : room_lose)(&f, "b");
+        room_expect(&f, "a ended 0: failed a\na assigned 1: 0/1\n");
+        room_teardown(&f);
+    }
+}
+
+static void test_room_gives_back_the_restarts_that_were_echoes(void **state)
+{
+    (void)state;
+    open_pair(2);
+    doubt_for(3000);
+    mu_room_fail(&f.room, f.now, room_member(&f, "a"), 0); /* It goes on at once. */
+    room_expect(&f, "a ended 0: failed a\nb ended 0: failed a\n"
+                    "a assigned 1: 0/2\nb assigned 1: 1/2\n");
+    assert_int_equal(f.room.restarts, 1);
+    room_pass(&f, 500);
+    doubt_for(3000);
+    mu_room_fail(&f.room, f.now, room_member(&f, "a"), 1);
+    assert_int_equal(f.room.restarts, 2);
+    room_lose(&f, "b");
+    assert_int_equal(f.room.restarts, 0);
+    room_teardown(&f);
+}
+
+static void test_room_failure_is_charged_when_nobody_was_lost_in_time(void **state)
+{
+    (void)state;
+    open_pair(2);
+    doubt_for(3000);
+    mu_room_fail(&f.room, f.now, room_member(&f, "a"), 0);
+    room_pass(&f, 3000);
+    room_lose(&f, "b");
+    assert_int_equal(f.room.restarts, 1);
+    room_teardown(&f);
+}
+
+static void test_room_member_that_leaves_because_its_work_is_done_is_no_loss(void **state)
+{
+    (void)state;
+    open_pair(0);
+    doubt_for(3000);
+    mu_room_fail(&f.room, f.now, room_member(&f, "a"), 0);
+    mu_room_finish(room_member(&f, "b"));
+    room_leave(&f, "b");
+    room_pass(&f, 3000);
+    assert_int_equal(f.room.state, MU_ROOM_IS_FAILED);
+    room_teardown(&f);
+}
+
+static void test_room_that_is_sure_fails_at_once(void **state)
+{
+    (void)state;
+    open_pair(0);
+    doubt_for(3000);
+    mu_room_fail(&f.room, f.now, room_member(&f, "a"), 0);
+    room_join(&f, "c"); /* a newcomer, which says nothing of those that ran */
+    room_lose(&f, "c");
+    assert_true(f.room.undecided);
+    room_pass(&f, 1100);
+    mu_room_be_sure(&f.room, f.now);
+    assert_int_equal(f.room.state, MU_ROOM_IS_FAILED);
+    room_teardown(&f);
+}
+
+static void test_room_member_that_was_cut_off_explains_the_failure_of_another(void **state)
+{
+    (void)state;
+    open_pair(0);
+    doubt_for(3000);
+    mu_room_fail(&f.room, f.now, room_member(&f, "a"), 0);
+    room_pass(&f, 1000);
+    mu_room_stop(&f.room, f.now, room_member(&f, "b"), 0);
+    room_expect(&f, "a ended 0: failed a\nb ended 0: failed a\n"
+                    "a assigned 1: 0/2\nb assigned 1: 1/2\n");
+    room_teardown(&f);
+}
+
+/* Each loss is preceded by its echo: that is a loop, too. */
+static void test_room_counts_losses_that_were_noticed_after_their_echo(void **state)
+{
+    (void)state;
+    room_prepare(&f, 1, 2);
+    f.config.losses = (struct mu_losses){.max = 2, .window_ms = 3600000};
+    room_open(&f);
+    room_join(&f, "a");
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(f.room.state, i == 0 ? MU_ROOM_IS_GATHERING : MU_ROOM_IS_RUNNING);
+        room_join(&f, "b");
+        doubt_for(3000);
+        mu_room_fail(&f.room, f.now, room_member(&f, "a"), f.room.round);
+        room_lose(&f, "b");
+        room_pass(&f, 5000);
+    }
     assert_int_equal(f.room.state, MU_ROOM_IS_FAILED);
     room_teardown(&f);
 }
@@ -436,7 +610,16 @@ int main(void)
         cmocka_unit_test(test_room_close_puts_everybody_out),
         cmocka_unit_test(test_room_closed_run_can_be_started_again_as_a_new_incarnation),
         cmocka_unit_test(test_room_restart_budget_is_kept_for_the_run),
-        cmocka_unit_test(test_room_losses_without_end_are_charged),
+        cmocka_unit_test(test_room_that_loses_members_without_end_fails),
+        cmocka_unit_test(test_room_of_two_weeks_with_a_loss_every_hour_runs_on),
+        cmocka_unit_test(test_room_failure_in_doubt_ends_the_round_and_not_yet_the_run),
+        cmocka_unit_test(test_room_failure_is_the_echo_of_a_loss_that_is_noticed_later),
+        cmocka_unit_test(test_room_gives_back_the_restarts_that_were_echoes),
+        cmocka_unit_test(test_room_failure_is_charged_when_nobody_was_lost_in_time),
+        cmocka_unit_test(test_room_member_that_leaves_because_its_work_is_done_is_no_loss),
+        cmocka_unit_test(test_room_that_is_sure_fails_at_once),
+        cmocka_unit_test(test_room_member_that_was_cut_off_explains_the_failure_of_another),
+        cmocka_unit_test(test_room_counts_losses_that_were_noticed_after_their_echo),
         cmocka_unit_test(test_room_that_is_held_begins_no_round),
         cmocka_unit_test(test_room_members_that_stopped_end_their_round_once),
         cmocka_unit_test(test_room_timeout_says_which_nodes_are_missing),

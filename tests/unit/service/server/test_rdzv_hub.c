@@ -516,8 +516,10 @@ static void test_hub_restart_budget_is_kept_by_the_server(void **state)
     assert_string_equal(t.n[2]->told, "ended 0 failed a\nassigned 1 2/3\n");
     hub_fail(t.n[1]);
     hub_run_ms(t.w, 20);
-    assert_string_equal(t.n[2]->told,
-                        "ended 0 failed a\nassigned 1 2/3\nreply MUSTER_ERDZV_RESTARTS\n");
+    assert_string_equal(t.n[2]->told, "ended 0 failed a\nassigned 1 2/3\nended 1 failed b\n");
+    hub_run_ms(t.w, 2100); /* All were heard since: nobody is lost. */
+    assert_string_equal(t.n[2]->told, "ended 0 failed a\nassigned 1 2/3\nended 1 failed b\n"
+                                      "reply MUSTER_ERDZV_RESTARTS\n");
     assert_string_equal(
         t.n[2]->why, "the run has used up its 1 restarts; the last round ended because b failed");
     assert_int_equal(t.n[0]->status, MUSTER_ERDZV_RESTARTS);
@@ -583,6 +585,72 @@ static void test_hub_failure_while_anothers_link_is_gone_costs_no_restart(void *
     hub_world_free(t.w);
 }
 
+/* The loss is noticed only after the failure that it has caused, and nothing is left to spend. */
+static void test_hub_failure_is_the_echo_of_a_loss_that_is_noticed_later(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(2, 3);
+    struct trio t;
+
+    (void)state;
+    join.restarts_max = 0;
+    t = make_trio(join);
+    mu_sim_cut(t.n[2]->host, t.w->host, 60 * MU_NS_PER_S);
+    hub_run_ms(t.w, 10);
+    hub_fail(t.n[0]);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(t.n[1]->told, "ended 0 failed a\n");
+    hub_run_ms(t.w, 6000);
+    assert_int_equal(t.n[1]->status, 0);
+    assert_string_equal(t.n[1]->told, "ended 0 failed a\nassigned 1 1/2\n");
+    hub_world_free(t.w);
+}
+
+/* A node goes down in pieces: its workers, then, when another's have failed because of that, the
+ * rest of it. Likewise a node that is told to go. */
+static void test_hub_failure_is_the_echo_of_a_node_that_goes_a_moment_later(void **state)
+{
+    (void)state;
+    for (unsigned leaves = 0; leaves < 2; leaves++) {
+        struct mu_rdzv_join join = hub_join_of(2, 3);
+        struct trio t;
+
+        join.restarts_max = 0;
+        t = make_trio(join);
+        hub_fail(t.n[0]);
+        hub_run_ms(t.w, 800);
+        if (leaves != 0) {
+            hub_leave(t.n[2]);
+        } else {
+            mu_sim_kill(t.n[2]->proc, MU_SIM_KILL_PROCESS);
+        }
+        hub_run_ms(t.w, 6000);
+        assert_int_equal(t.n[1]->status, 0);
+        assert_string_equal(t.n[1]->told, "ended 0 failed a\nassigned 1 1/2\n");
+        hub_world_free(t.w);
+    }
+}
+
+static void test_hub_run_that_loses_nodes_without_end_is_over(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(1, 3);
+    struct trio t;
+
+    (void)state;
+    join.flags |= MU_RDZV_JOIN_LOSSES;
+    join.losses_max = 1;
+    join.losses_ms = 3600000;
+    t = make_trio(join);
+    mu_sim_kill(t.n[2]->proc, MU_SIM_KILL_PROCESS);
+    hub_run_ms(t.w, 1300);
+    assert_string_equal(t.n[0]->told, "ended 0 lost c\nassigned 1 0/2\n");
+    mu_sim_kill(t.n[1]->proc, MU_SIM_KILL_PROCESS);
+    hub_run_ms(t.w, 1300);
+    assert_int_equal(t.n[0]->status, MUSTER_ERDZV_LOSSES);
+    assert_string_equal(t.n[0]->why, "the run has lost nodes too often: more than 1 times within "
+                                     "3600 s, the bound of --max-losses; the last one was b");
+    hub_world_free(t.w);
+}
+
 /* A server that takes another's place knows nobody who was cut off from that one. */
 static void test_hub_members_of_another_server_wait_for_whom_it_lost(void **state)
 {
@@ -608,7 +676,7 @@ static void test_hub_members_of_another_server_wait_for_whom_it_lost(void **stat
     hub_run_ms(w, 20);
     assert_int_equal(a->status, 0);
     hub_fail(a);
-    hub_run_ms(w, 20);
+    hub_run_ms(w, 2500);
     assert_int_equal(a->status, MUSTER_ERDZV_RESTARTS);
     hub_world_free(w);
 }
@@ -663,6 +731,9 @@ int main(void)
         cmocka_unit_test(test_hub_members_that_are_lost_or_stop_cost_no_restart),
         cmocka_unit_test(test_hub_failure_while_another_is_out_of_reach_costs_no_restart),
         cmocka_unit_test(test_hub_failure_while_anothers_link_is_gone_costs_no_restart),
+        cmocka_unit_test(test_hub_failure_is_the_echo_of_a_loss_that_is_noticed_later),
+        cmocka_unit_test(test_hub_failure_is_the_echo_of_a_node_that_goes_a_moment_later),
+        cmocka_unit_test(test_hub_run_that_loses_nodes_without_end_is_over),
         cmocka_unit_test(test_hub_members_of_another_server_wait_for_whom_it_lost),
         cmocka_unit_test(test_hub_end_and_goodbye_are_leaving_with_grace),
     };
