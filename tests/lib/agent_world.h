@@ -45,6 +45,7 @@ enum world_news {
     NEWS_SPAWN,     /* the next worker is started */
     NEWS_ASSIGN,
     NEWS_ROUND_ENDS,
+    NEWS_SURE,
     NEWS_RDZV_FAILS,
     NEWS_RDZV_CLOSES,
     NEWS_AGENT_SIGNALLED,
@@ -80,6 +81,8 @@ struct world {
     /* the rendezvous */
     bool joining, in_round, over; /* over: closed or failed */
     bool kept, host;
+    uint64_t doubt_ms; /* 0: no failure is in doubt */
+    uint64_t doubt_by; /* the failure of this round is, until then; 0: it is not */
     uint64_t join_serial, round_next, round;
     uint32_t left;
 
@@ -96,7 +99,7 @@ struct world {
 
     /* the agent's past */
     uint32_t restarts_after_failure;
-    bool failed_here, hopeless, any_signal, close_said, ended;
+    bool failed_here, may_echo, hopeless, any_signal, close_said, ended;
     enum mu_agent_outcome outcome;
     uint64_t stop_since;
     uint64_t cut_by, cut_generation; /* by when that one must be dead; 0: none */
@@ -323,6 +326,9 @@ static inline void world_judge_end(struct world *w, const struct mu_agent_update
     if (u->outcome == MU_AGENT_STOPPED && (w->close_said || !w->any_signal)) {
         WORLD_FAULT(w, "stopped by %s, and closed the run", w->any_signal ? "a signal" : "nobody");
     }
+    if (u->outcome == MU_AGENT_FAILED && w->doubt_by > w->now_ms && w->in_round && !w->over) {
+        WORLD_FAULT(w, "failed while it was in doubt");
+    }
     if (u->outcome == MU_AGENT_FAILED && !w->over) {
         WORLD_FAULT(w, "failed, and the run is still open");
     }
@@ -338,7 +344,8 @@ static inline void world_judge_deadline(struct world *w)
 {
     const struct mu_agent *a = &w->agent;
     bool bounded = a->state == MU_AGENT_IS_EXCHANGING || a->state == MU_AGENT_IS_SAVING ||
-                   a->state == MU_AGENT_IS_STOPPING || a->state == MU_AGENT_IS_BARRIER;
+                   a->state == MU_AGENT_IS_STOPPING || a->state == MU_AGENT_IS_DOUBTING ||
+                   a->state == MU_AGENT_IS_BARRIER;
     bool partly = a->state == MU_AGENT_IS_RUNNING && a->exited != 0; /* who is left is named once */
     uint64_t stop_ms = a->config.grace_ms + a->config.kill_ms;
 
@@ -369,7 +376,7 @@ static inline void world_judge(struct world *w, const struct mu_agent_update *u)
             WORLD_FAULT(w, "blames %u (%d), not %u (%d)", u->first_rank, u->exit_code,
                         w->first_rank, w->first_code);
         }
-        w->failed_here = true;
+        w->failed_here = w->may_echo = true;
         w->hopeless = w->kept && w->left == 0;
     }
     if ((u->flags & (MU_AGENT_DO_EXCHANGE | MU_AGENT_DO_BARRIER)) != 0 && u->round != w->round) {
@@ -428,6 +435,12 @@ static inline void world_carry_out_meeting(struct world *w, const struct mu_agen
     if ((u->flags & MU_AGENT_DO_BARRIER) != 0 && !world_chance(w, w->mute)) {
         world_answer(w, world_pick(w, 20000),
                      (struct mu_agent_event){.type = MU_AGENT_BARRIER_DONE, .round = u->round});
+    }
+    if ((u->flags & MU_AGENT_DO_DOUBT) != 0) {
+        w->doubt_by = w->now_ms + w->doubt_ms;
+        if (!world_chance(w, w->mute)) {
+            world_add(w, world_pick(w, 2 * w->doubt_ms), NEWS_SURE)->event.round = u->round;
+        }
     }
     if ((u->flags & MU_AGENT_DO_WARN) != 0 && !world_chance(w, w->mute)) {
         world_answer(w, world_pick(w, 6000),
@@ -542,6 +555,7 @@ static inline void world_rdzv_fails(struct world *w, int code)
 static inline void world_assign(struct world *w, const struct world_item *item)
 {
     static const int codes[] = {MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CONN, MUSTER_ERDZV_GRACEFUL};
+    bool fewer;
 
     if (!w->joining || item->serial != w->join_serial) {
         return;
@@ -558,9 +572,17 @@ static inline void world_assign(struct world *w, const struct world_item *item)
     w->in_round = true;
     w->round = w->round_next;
     w->round_next += 1 + world_pick(w, 2);
+    w->doubt_by = 0;
+    fewer = world_pick(w, 4) == 0;
+    if (fewer && w->may_echo) {
+        w->failed_here = false; /* It was the echo of a loss. */
+    }
+    w->may_echo = false;
     world_tell(w, (struct mu_agent_event){.type = MU_AGENT_ASSIGNED,
                                           .round = w->round,
                                           .restarts_left = w->kept ? w->left : MU_AGENT_NOT_KEPT,
+                                          .doubt_ms = w->kept ? 0 : w->doubt_ms,
+                                          .fewer = fewer,
                                           .host = w->host});
 }
 
@@ -595,8 +617,12 @@ static inline void world_round_ends(struct world *w)
         }
         w->in_round = false;
         w->disturbed = true;
+        if (w->doubt_by != 0) {
+            w->failed_here = false;
+        }
         world_tell(w, (struct mu_agent_event){.type = MU_AGENT_ROUND_ENDED,
                                               .round = w->round,
+                                              .lost = world_pick(w, 2) == 0,
                                               .text = "a member was lost"});
         if (!w->joining && w->agent.joining) {
             WORLD_FAULT(w, "joins in secret");
@@ -607,7 +633,7 @@ static inline void world_round_ends(struct world *w)
 /* What was true once, or is told again. */
 static inline void world_stale(struct world *w)
 {
-    struct mu_agent_event e = {.type = 1 + (enum mu_agent_event_type)world_pick(w, 17),
+    struct mu_agent_event e = {.type = 1 + (enum mu_agent_event_type)world_pick(w, 18),
                                .round = w->round - 1,
                                .generation = w->generation - 1,
                                .restarts_left = MU_AGENT_NOT_KEPT,
@@ -659,6 +685,12 @@ static inline void world_happens(struct world *w, const struct world_item *item)
     case NEWS_ROUND_ENDS:
         world_round_ends(w);
         break;
+    case NEWS_SURE:
+        if (w->in_round && item->event.round == w->round) {
+            w->doubt_by = 0;
+        }
+        world_tell(w, (struct mu_agent_event){.type = MU_AGENT_SURE, .round = item->event.round});
+        break;
     case NEWS_RDZV_FAILS:
         world_rdzv_fails(w, MUSTER_ERDZV_CONN);
         break;
@@ -704,6 +736,11 @@ static inline void world_init(struct world *w, uint64_t seed, enum world_plant p
     w->config.exchange_ms = 1000 + world_pick(w, 20000);
     w->config.exit_barrier_ms = 1000 + world_pick(w, 300000);
     w->kept = world_pick(w, 2) == 0;
+    if (world_pick(w, 4) == 0) {
+        w->config.losses =
+            (struct mu_losses){.max = 1 + (uint32_t)world_pick(w, 3), .window_ms = 60000};
+    }
+    w->doubt_ms = world_pick(w, 2) == 0 ? 0 : 1 + world_pick(w, 20000);
     w->host = world_pick(w, 2) == 0;
     w->left = w->config.restarts_max;
     w->fails = world_likely(w, 600000);

@@ -14,8 +14,9 @@ static const unsigned allowed[] = {
     [MU_AGENT_IS_RUNNING] =
         BIT(MU_AGENT_IS_SAVING) | BIT(MU_AGENT_IS_STOPPING) | BIT(MU_AGENT_IS_BARRIER),
     [MU_AGENT_IS_SAVING] = BIT(MU_AGENT_IS_STOPPING),
-    [MU_AGENT_IS_STOPPING] =
-        BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_EXCHANGING) | BIT(MU_AGENT_IS_ENDED),
+    [MU_AGENT_IS_STOPPING] = BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_EXCHANGING) |
+                             BIT(MU_AGENT_IS_DOUBTING) | BIT(MU_AGENT_IS_ENDED),
+    [MU_AGENT_IS_DOUBTING] = BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_ENDED),
     [MU_AGENT_IS_BARRIER] = BIT(MU_AGENT_IS_STOPPING) | BIT(MU_AGENT_IS_ENDED),
     [MU_AGENT_IS_ENDED] = 0,
 };
@@ -107,6 +108,9 @@ void mu_agent_proceed(struct mu_agent *a, struct mu_agent_update *u)
     a->alive = false;
     if (a->outcome != 0) {
         finish(a, u);
+    } else if (a->doubts) {
+        mu_agent_move(a, MU_AGENT_IS_DOUBTING);
+        a->deadline = a->sure_at;
     } else if (a->in_round) {
         mu_agent_exchange(a, u);
     } else {

@@ -14,6 +14,7 @@ static const char no_restart[] = "; no restart is left";
 struct mu_agent_config mu_agent_config_defaults(void)
 {
     return (struct mu_agent_config){
+        .losses = MU_LOSSES_DEFAULT,
         .grace_ms = 30000,
         .kill_ms = 10000,
         .exchange_ms = 300000,
@@ -86,6 +87,7 @@ static enum mu_agent_outcome outcome_of(int code)
 {
     return code == MUSTER_ERDZV_GRACEFUL   ? MU_AGENT_GRACEFUL
            : code == MUSTER_ERDZV_RESTARTS ? MU_AGENT_FAILED
+           : code == MUSTER_ERDZV_LOSSES   ? MU_AGENT_FAILED
                                            : MU_AGENT_ERROR;
 }
 
@@ -169,6 +171,46 @@ static void say_how_it_ended(struct mu_agent *a, struct mu_agent_update *u, cons
                  then);
 }
 
+/* No restart is left, but the failure may be the echo of a loss that nobody has noticed yet. */
+static void doubt(struct mu_agent *a, struct mu_agent_update *u)
+{
+    char then[100];
+
+    a->doubts = true;
+    a->sure_at = mu_mono_add_ms(a->now, a->doubt_ms);
+    (void)snprintf(then, sizeof(then),
+                   "; no restart is left, unless a node was lost: looking for up to %llu s",
+                   (unsigned long long)((a->doubt_ms + 999) / 1000));
+    say_how_it_ended(a, u, then);
+    u->flags |= MU_AGENT_DO_DOUBT;
+    u->round = a->round;
+    mu_agent_stop(a, u, a->config.stop_signal);
+}
+
+/* The workers have failed by themselves. */
+static void be_sure(struct mu_agent *a, struct mu_agent_update *u)
+{
+    a->doubts = false;
+    say_how_it_ended(a, u, a->closed ? "; the run is closed" : no_restart);
+    mu_agent_end(a, u, MU_AGENT_FAILED, 0, MU_AGENT_CLOSING);
+}
+
+/* A node was lost. Returns whether that was one too many, which ends the run. */
+static bool is_too_many(struct mu_agent *a, const struct mu_agent_event *e,
+                        struct mu_agent_update *u)
+{
+    if (a->restarts_left != MU_AGENT_NOT_KEPT || a->outcome != 0 ||
+        mu_losses_add(&a->losses_until, &a->config.losses, a->now)) {
+        return false;
+    }
+    a->doubts = false;
+    MU_AGENT_SAY(a, u, "%s%snodes were lost more than %u times within %llu s (--max-losses)",
+                 e->text == NULL ? "" : e->text, e->text == NULL ? "" : "; ", a->config.losses.max,
+                 (unsigned long long)(a->config.losses.window_ms / 1000));
+    mu_agent_end(a, u, MU_AGENT_FAILED, 0, MU_AGENT_CLOSING);
+    return true;
+}
+
 /* One of our workers has failed in a round that is not over. A backend that keeps the restart
  * budget decides what that costs, and so whether it is the end: it knows which nodes were lost. */
 static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_agent_update *u)
@@ -183,6 +225,10 @@ static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
     u->generation = a->generation;
     u->first_rank = e->local_rank;
     u->exit_code = e->exit_code;
+    if (!a->closed && left == 0 && !kept && a->doubt_ms != 0) {
+        doubt(a, u);
+        return;
+    }
     if (a->closed || (left == 0 && !kept)) {
         say_how_it_ended(a, u, a->closed ? "; the run is closed" : no_restart);
         mu_agent_end(a, u, MU_AGENT_FAILED, 0, MU_AGENT_CLOSING);
@@ -190,6 +236,7 @@ static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
     }
     if (!kept) {
         a->restarts_used += 1;
+        a->charged = true;
     }
     if (left != 0) {
         (void)snprintf(then, sizeof(then), "; restarting all, %u of %u restarts left", left - 1,
@@ -247,6 +294,7 @@ static void take_exit(struct mu_agent *a, const struct mu_agent_event *e, struct
         }
         break;
     case MU_AGENT_IS_STOPPING:
+    case MU_AGENT_IS_DOUBTING:
     case MU_AGENT_IS_BARRIER:
     case MU_AGENT_IS_IDLE:
     case MU_AGENT_IS_JOINING:
@@ -281,6 +329,8 @@ static void take_gone(struct mu_agent *a, struct mu_agent_update *u)
 static void take_assigned(struct mu_agent *a, const struct mu_agent_event *e,
                           struct mu_agent_update *u)
 {
+    bool echoed;
+
     if (!a->joining) {
         return;
     }
@@ -289,6 +339,15 @@ static void take_assigned(struct mu_agent *a, const struct mu_agent_event *e,
     a->round = e->round;
     a->restarts_left = e->restarts_left;
     a->host = e->host;
+    a->doubt_ms = e->doubt_ms;
+    echoed = a->charged && e->fewer;
+    a->charged = false;
+    if (echoed) {
+        a->restarts_used -= 1;
+        if (is_too_many(a, e, u)) {
+            return;
+        }
+    }
     a->first_rank = MU_AGENT_NO_RANK;
     if (a->state == MU_AGENT_IS_JOINING) {
         mu_agent_exchange(a, u);
@@ -320,10 +379,21 @@ static void lose_round(struct mu_agent *a, const struct mu_agent_event *e,
     }
 }
 
+/* The failure was the echo of this. */
+static void forgive(struct mu_agent *a, const struct mu_agent_event *e, struct mu_agent_update *u)
+{
+    if (a->doubts) {
+        a->doubts = false;
+        MU_AGENT_SAY(a, u, "%s, which ended the workers; restarting them in the next round",
+                     words(e));
+    }
+}
+
 static void take_round_ended(struct mu_agent *a, const struct mu_agent_event *e,
                              struct mu_agent_update *u)
 {
-    if (!a->in_round || e->round != a->round) {
+    if (!a->in_round || e->round != a->round ||
+        (e->lost && a->state != MU_AGENT_IS_BARRIER && is_too_many(a, e, u))) {
         return;
     }
     switch (a->state) {
@@ -341,7 +411,13 @@ static void take_round_ended(struct mu_agent *a, const struct mu_agent_event *e,
         a->in_round = false;
         if (a->outcome == 0) {
             mu_agent_join(a, u);
+            forgive(a, e, u);
         }
+        break;
+    case MU_AGENT_IS_DOUBTING:
+        mu_agent_move(a, MU_AGENT_IS_JOINING);
+        mu_agent_join(a, u);
+        forgive(a, e, u);
         break;
     case MU_AGENT_IS_BARRIER:
         mu_agent_leave(a, u);
@@ -394,7 +470,10 @@ static void take_closed(struct mu_agent *a, struct mu_agent_update *u)
     case MU_AGENT_IS_EXCHANGING:
     case MU_AGENT_IS_SAVING:
     case MU_AGENT_IS_STOPPING:
-        if (a->outcome == 0) {
+    case MU_AGENT_IS_DOUBTING:
+        if (a->doubts) {
+            be_sure(a, u); /* It was closed because of a failure that nobody doubts. */
+        } else if (a->outcome == 0) {
             MU_AGENT_SAY(a, u, "the run was closed before the next round");
             mu_agent_end(a, u, MU_AGENT_ERROR, MUSTER_ERDZV_CLOSED, MU_AGENT_LEAVING);
         }
@@ -423,7 +502,13 @@ static void take_rdzv_failed(struct mu_agent *a, const struct mu_agent_event *e,
     }
     a->joining = false;
     a->in_round = false;
-    a->closed = a->closed || e->code == MUSTER_ERDZV_CLOSED || e->code == MUSTER_ERDZV_RESTARTS;
+    a->closed = a->closed || e->code == MUSTER_ERDZV_CLOSED || e->code == MUSTER_ERDZV_RESTARTS ||
+                e->code == MUSTER_ERDZV_LOSSES;
+    if (a->doubts && e->code == MUSTER_ERDZV_CLOSED) {
+        be_sure(a, u);
+        return;
+    }
+    a->doubts = false;
     switch (a->state) {
     case MU_AGENT_IS_JOINING:
     case MU_AGENT_IS_EXCHANGING:
@@ -431,10 +516,11 @@ static void take_rdzv_failed(struct mu_agent *a, const struct mu_agent_event *e,
     case MU_AGENT_IS_RUNNING:
     case MU_AGENT_IS_SAVING:
     case MU_AGENT_IS_STOPPING:
+    case MU_AGENT_IS_DOUBTING:
         if (a->outcome == 0) {
             enum mu_agent_outcome outcome = outcome_of(e->code);
 
-            if (outcome == MU_AGENT_FAILED && mu_agent_has_failed(a)) {
+            if (e->code == MUSTER_ERDZV_RESTARTS && mu_agent_has_failed(a)) {
                 say_how_it_ended(a, u, no_restart);
             } else {
                 MU_AGENT_SAY(a, u, "%s", words(e));
@@ -488,6 +574,7 @@ static void take_signal(struct mu_agent *a, const struct mu_agent_event *e,
     MU_AGENT_SAY(a, u, "stopped by signal %d", e->signal);
     if (a->outcome == 0) {
         a->outcome = MU_AGENT_STOPPED;
+        a->doubts = false;
         a->why = a->line;
         mu_agent_leave(a, u);
     }
@@ -539,6 +626,9 @@ static void take_timeout(struct mu_agent *a, struct mu_agent_update *u)
     case MU_AGENT_IS_STOPPING:
         take_stop_timeout(a, u);
         break;
+    case MU_AGENT_IS_DOUBTING:
+        be_sure(a, u);
+        break;
     case MU_AGENT_IS_BARRIER:
         take_barrier_done(a, &late, u);
         break;
@@ -587,6 +677,7 @@ static int check(const struct mu_agent *a, const struct mu_agent_event *e)
     case MU_AGENT_SPAWN_FAILED:
     case MU_AGENT_CUT_OFF:
     case MU_AGENT_ROUND_ENDED:
+    case MU_AGENT_SURE:
     case MU_AGENT_SAVED:
     case MU_AGENT_RDZV_FAILED:
     case MU_AGENT_RDZV_CLOSED:
@@ -611,6 +702,8 @@ static bool is_stale(const struct mu_agent *a, const struct mu_agent_event *e)
         return a->state != MU_AGENT_IS_EXCHANGING || e->round != a->round;
     case MU_AGENT_BARRIER_DONE:
         return a->state != MU_AGENT_IS_BARRIER || e->round != a->round;
+    case MU_AGENT_SURE:
+        return !a->doubts || e->round != a->round;
     case MU_AGENT_ALONE:
         return !mu_agent_hosts_only(a);
     case MU_AGENT_SAVED:
@@ -671,6 +764,9 @@ static void take(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
         break;
     case MU_AGENT_ROUND_ENDED:
         take_round_ended(a, e, u);
+        break;
+    case MU_AGENT_SURE:
+        be_sure(a, u);
         break;
     case MU_AGENT_SAVED:
         mu_agent_stop(a, u, a->config.stop_signal);

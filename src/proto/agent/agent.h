@@ -28,6 +28,9 @@
  *                                               ENDED <----------------------------------------+
  *                                                           done, closed, round over, timed out
  *
+ * A failure that may be the echo of a lost node leads from STOPPING to DOUBTING once the workers
+ * are gone, and from there to JOINING (a node was lost) or ENDED.
+ *
  * Anything that ends the agent (a signal, a rendezvous that failed, nothing left to try) leads to
  * STOPPING if there are processes, and to ENDED at once otherwise. Success leads to ENDED at once:
  * the driver ends what the workers have left behind, and the agent does not wait for that.
@@ -43,8 +46,14 @@
  *  - the restart budget is the job's: a budget that the backend keeps (restarts_left of an
  *    assignment) counts; else the agent's own, as in torchrun. Changes of membership cost nothing;
  *  - the backend that keeps it decides when it is spent: the agent reports a failure to it, and the
- *    failure is the end only if the backend says so. A failure may be the echo of a lost node,
- *    which costs nothing;
+ *    failure is the end only if the backend says so;
+ *  - the echo of a loss is not charged: workers fail when they lose another node's, mostly before
+ *    the loss is noticed. Where the agent keeps the budget and nothing is left of it, a failure is
+ *    in doubt: it is the end when the other nodes were heard since (SURE) or `doubt_ms` have
+ *    passed, and not if the round ends first. Where something is left, the agent joins at once, and
+ *    gets the restart back if a node of the round before does not come (`fewer`);
+ *  - losses without end are an end: where the agent keeps the budget, it also counts the rounds
+ *    that ended because a node was lost (config.losses);
  *  - the first failure is reported at once: the rendezvous hears of it when the first worker fails,
  *    not when the last one is gone, so that all agents stop their workers in the same time. So is
  *    the end of a round: the next one can form while workers are being stopped;
@@ -92,6 +101,7 @@
  *        DO_LEAVE and ENDED cancel them, and DO_BARRIER outlives a DO_LEAVE of the same round.
  *     3. DO_JOIN is answered by ASSIGNED or RDZV_FAILED. In a round it means that workers failed
  *        (`failed`) or that the round is over for us; a second one replaces the first.
+ *        DO_DOUBT may be answered by SURE; the end of the round, or of `doubt_ms`, does as well.
  *     4. DO_WARN is answered by SAVED, at once if no worker asked to be told.
  *     5. What DO_REPORT publishes is published before DO_JOIN, DO_LEAVE and DO_CLOSE of the same
  *        update are carried out (within a bound), so that a node that hears of the end can read the
@@ -113,6 +123,7 @@
 #include "core/err.h"
 #include "core/time.h"
 #include "core/trace.h"
+#include "proto/rdzv/losses.h"
 
 #define MU_AGENT_WORKERS_MAX 4096
 #define MU_AGENT_SIGNAL_MAX  64
@@ -122,6 +133,7 @@
 struct mu_agent_config {
     uint32_t workers;         /* workers on this node: 1 to MU_AGENT_WORKERS_MAX */
     uint32_t restarts_max;    /* torchrun's --max-restarts. 0 */
+    struct mu_losses losses;  /* --max-losses. 100 in an hour */
     uint64_t grace_ms;        /* between the stop signal and KILL. 30 s */
     uint64_t kill_ms;         /* after KILL, before a process is given up as unkillable. 10 s */
     uint64_t exchange_ms;     /* time to exchange ranks and addresses. 300 s */
@@ -142,7 +154,7 @@ struct mu_agent_config mu_agent_config_defaults(void);
 
 enum mu_agent_event_type {
     MU_AGENT_START = 1,
-    MU_AGENT_ASSIGNED,     /* round, restarts_left, host */
+    MU_AGENT_ASSIGNED,     /* round, restarts_left, host, doubt_ms, fewer */
     MU_AGENT_READY,        /* round, base: ranks are exchanged, the worker's environment is known */
     MU_AGENT_NOT_READY,    /* round: the exchange failed; code, text */
     MU_AGENT_SPAWNED,      /* generation: all workers run */
@@ -151,7 +163,8 @@ enum mu_agent_event_type {
     MU_AGENT_GROUP_GONE,   /* generation: no process of it is left */
     MU_AGENT_CUT_OFF,     /* by: the others may go on without this node then. ROUND_ENDED follows if
                               the node is in a round, and not in its exit barrier */
-    MU_AGENT_ROUND_ENDED, /* round: told by the rendezvous; text */
+    MU_AGENT_ROUND_ENDED, /* round: told by the rendezvous; text, lost */
+    MU_AGENT_SURE,        /* round: all other nodes of it were heard after DO_DOUBT */
     MU_AGENT_SAVED,       /* generation: the workers that asked for time are done with it */
     MU_AGENT_RDZV_FAILED, /* code, text: the node is out of the rendezvous */
     MU_AGENT_RDZV_CLOSED,
@@ -168,6 +181,9 @@ struct mu_agent_event {
     uint64_t generation;
     uint32_t restarts_left; /* MU_AGENT_NOT_KEPT: the backend has no budget */
     bool host;              /* others depend on this process: it serves the rendezvous */
+    uint64_t doubt_ms; /* by when a loss is noticed; 0: no other nodes, or the backend decides */
+    bool fewer;        /* a node of the round before is not in this one */
+    bool lost;         /* the round is over because a node vanished */
     uint32_t local_rank;
     uint32_t base; /* the rank in the world of this node's first worker */
     int exit_code;
@@ -189,7 +205,8 @@ enum {
     MU_AGENT_DO_EXCHANGE = 1 << 7, /* round: ranks and addresses through the round's store */
     MU_AGENT_DO_SPAWN = 1 << 8,    /* generation, restart_count: start all workers */
     MU_AGENT_DO_BARRIER = 1 << 9,  /* round: report that we are done, wait for the others */
-    MU_AGENT_ENDED = 1 << 10,      /* `outcome`; the last update */
+    MU_AGENT_DO_DOUBT = 1 << 10,   /* see whether the other nodes of the round are there: SURE */
+    MU_AGENT_ENDED = 1 << 11,      /* `outcome`; the last update */
 };
 
 enum mu_agent_outcome {
@@ -225,6 +242,7 @@ enum mu_agent_state {
     MU_AGENT_IS_RUNNING,
     MU_AGENT_IS_SAVING,
     MU_AGENT_IS_STOPPING,
+    MU_AGENT_IS_DOUBTING,
     MU_AGENT_IS_BARRIER,
     MU_AGENT_IS_ENDED,
 };
@@ -251,6 +269,11 @@ struct mu_agent {
     uint32_t restarts_left;
     uint32_t restarts_used; /* of our own budget */
     uint32_t exchange_failures;
+    uint64_t doubt_ms;      /* of the last round */
+    bool doubts;            /* a failure is in doubt, and would be the end */
+    bool charged;           /* the last failure was charged; it may have been an echo */
+    mu_mono_t sure_at;      /* `doubts`: when it no longer is */
+    mu_mono_t losses_until; /* see proto/rdzv/losses.h */
 
     /* the workers */
     uint64_t generation; /* the last one; 0: there was none yet */

@@ -17,6 +17,8 @@ const char *mu_agent_state_name(enum mu_agent_state state)
         return "SAVING";
     case MU_AGENT_IS_STOPPING:
         return "STOPPING";
+    case MU_AGENT_IS_DOUBTING:
+        return "DOUBTING";
     case MU_AGENT_IS_BARRIER:
         return "BARRIER";
     case MU_AGENT_IS_ENDED:
@@ -65,6 +67,8 @@ const char *mu_agent_event_name(enum mu_agent_event_type type)
         return "CUT_OFF";
     case MU_AGENT_ROUND_ENDED:
         return "ROUND_ENDED";
+    case MU_AGENT_SURE:
+        return "SURE";
     case MU_AGENT_SAVED:
         return "SAVED";
     case MU_AGENT_RDZV_FAILED:

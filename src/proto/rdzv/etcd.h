@@ -45,6 +45,8 @@
 #define MU_RETCD_RANK_TTL_S     10
 #define MU_RETCD_RUN_TTL_S      7200
 
+#define MU_RETCD_LOOK_MS 5000u /* how often keep-alives are checked: half their TTL */
+
 #define MU_RETCD_PREFIX_MAX 512
 
 struct mu_retcd_config {

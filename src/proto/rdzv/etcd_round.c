@@ -5,7 +5,6 @@
 
 #include "proto/rdzv/etcd_internal.h"
 
-#define LOOK_MS       5000u  /* how often keep-alives are checked: half their TTL */
 #define FREE_PAUSE_MS 200u   /* every write of a store wakes nodes that wait for a round's end */
 #define RETRY_MS      1000u  /* after a keep-alive that was not answered */
 #define RUN_RETRY_MS  60000u /* likewise for the run's directory */
@@ -194,7 +193,7 @@ static void take_kv(struct mu_retcd *m, const struct mu_retcd_event *event)
     m->why.text[0] = '\0';
     m->deadline = MU_MONO_NEVER;
     m->waiting = 0;
-    m->list_at = mu_mono_add_ms(m->now, LOOK_MS);
+    m->list_at = mu_mono_add_ms(m->now, MU_RETCD_LOOK_MS);
     m->up->flags |= MU_RETCD_ASSIGNED;
     m->up->version = m->version;
     m->up->rank = m->rank;
@@ -245,7 +244,7 @@ static void take_in_list(struct mu_retcd *m, const struct mu_retcd_event *event)
     uint64_t rank = UINT64_MAX;
     int rc = find_missing(m, event, own, &rank);
 
-    m->list_at = mu_mono_add_ms(m->now, LOOK_MS);
+    m->list_at = mu_mono_add_ms(m->now, MU_RETCD_LOOK_MS);
     if (rc == 1) {
         end_round(m, MU_RETCD_END_LOST, rank);
     } else if (rc == 0) {

@@ -169,6 +169,8 @@ static void carry_out_rdzv(struct mu_agent_service *s)
     if ((todo & MU_AGENT_DO_LEAVE) != 0) {
         end_wait(s);
         s->leaving = true;
+        s->rdzv->finished =
+            s->machine.state == MU_AGENT_IS_BARRIER || s->machine.outcome == MU_AGENT_SUCCEEDED;
         mu_rdzv_leave(s->rdzv);
     }
     if ((todo & MU_AGENT_DO_CLOSE) == 0) {
@@ -306,6 +308,16 @@ static void start_exchange(struct mu_agent_service *s, uint64_t round)
     mu_agent_round_exchange(s->round);
 }
 
+/* A worker that has told why it failed, and not that it lost another one, failed by itself. */
+static void doubt(struct mu_agent_service *s, const struct mu_agent_update *u)
+{
+    if (mu_agent_failure_is_own(&s->workers[u->first_rank])) {
+        mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_SURE, .round = u->round});
+    } else {
+        mu_rdzv_doubt(s->rdzv);
+    }
+}
+
 static void carry_out(struct mu_agent_service *s, const struct mu_agent_update *u)
 {
     const unsigned rdzv = MU_AGENT_DO_JOIN | MU_AGENT_DO_LEAVE | MU_AGENT_DO_CLOSE;
@@ -334,6 +346,9 @@ static void carry_out(struct mu_agent_service *s, const struct mu_agent_update *
     }
     if ((u->flags & MU_AGENT_DO_BARRIER) != 0) {
         mu_agent_round_barrier(s->round);
+    }
+    if ((u->flags & MU_AGENT_DO_DOUBT) != 0) {
+        doubt(s, u);
     }
     if ((u->flags & MU_AGENT_ENDED) != 0) {
         take_end(s, u);
@@ -428,6 +443,7 @@ static void on_timer(struct mu_timer *timer)
 static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
 {
     struct mu_agent_service *s = context;
+    bool fewer;
 
     end_wait(s);
     if (s->freeing) {
@@ -435,11 +451,14 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
     }
     s->said.text[0] = '\0'; /* a line about the last round may be logged for this one as well */
     mu_agent_log(s, "round %llu: node %u of %u", (unsigned long long)a->round, a->rank, a->world);
+    fewer = s->round != NULL && mu_agent_round_has_fewer(s->round, a);
     mu_agent_round_close(s->next);
     s->next = mu_agent_round_new(s, a);
     mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_ASSIGNED,
                                              .round = a->round,
                                              .restarts_left = a->restarts_left,
+                                             .doubt_ms = a->world > 1 ? s->rdzv->doubt_ms : 0,
+                                             .fewer = fewer,
                                              .host = s->rdzv->hosting});
 }
 
@@ -473,7 +492,15 @@ static void on_ended(void *context, const struct mu_rdzv_ending *ending)
     }
     mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_ROUND_ENDED,
                                              .round = ending->round,
+                                             .lost = ending->reason == MU_RDZV_ENDED_LOST,
                                              .text = ending->text});
+}
+
+static void on_sure(void *context)
+{
+    struct mu_agent_service *s = context;
+
+    mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_SURE, .round = s->machine.round});
 }
 
 static void on_waiting(void *context, uint32_t count)
@@ -552,6 +579,7 @@ static int open_rdzv(struct mu_agent_service *s, struct mu_errmsg *reterr_msg)
         .cut_off = on_cut_off,
         .counted = on_counted,
         .ended = on_ended,
+        .sure = on_sure,
         .waiting = on_waiting,
         .explained = on_explained,
         .closed = on_closed,

@@ -33,7 +33,9 @@ struct mu_agent_round {
     enum mu_exchange_generation generation; /* of the members */
     bool share;                             /* an agent serves the workers' store, not rank 0 */
     char *store_url;
-    char *addr_0; /* of rank 0, or NULL */
+    char *addr_0;         /* of rank 0, or NULL */
+    char *names;          /* of all members, each with a zero behind it, or NULL */
+    uint32_t names_count; /* 0: not known */
     struct mu_rdzv_round_store stores;
     bool store_open;
     struct mu_agent_exchange exchange;
@@ -182,6 +184,8 @@ void mu_agent_settle(struct mu_agent_service *s);
 /** NULL: there is no memory. */
 struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
                                           const struct mu_rdzv_assignment *a);
+/** Whether a node of this round is not in the one that is assigned now, as far as can be told. */
+bool mu_agent_round_has_fewer(const struct mu_agent_round *r, const struct mu_rdzv_assignment *a);
 /** NULL is fine. It is freed once all of it is closed. */
 void mu_agent_round_close(struct mu_agent_round *r);
 /** READY or NOT_READY follows. */
@@ -210,6 +214,8 @@ void mu_agent_failure_sign(struct mu_agent_worker *w);
 /** A worker has failed by itself: writes that to the round's store, unless an earlier failure is
  * there. */
 void mu_agent_failure_publish(struct mu_agent_worker *w);
+/** Whether a worker that failed has said why, and does not complain of a lost one. */
+bool mu_agent_failure_is_own(const struct mu_agent_worker *w);
 /** Whether a failure is being published, and the other nodes must not be told yet. */
 bool mu_agent_failure_is_publishing(const struct mu_agent_service *s);
 /** Checks whether a failure is there. */

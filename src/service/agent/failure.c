@@ -447,6 +447,13 @@ void mu_agent_failure_publish(struct mu_agent_worker *w)
     }
 }
 
+bool mu_agent_failure_is_own(const struct mu_agent_worker *w)
+{
+    uint64_t age_ns = mu_mono_since(w->raised_at, mu_env_now(w->s->env).mono);
+
+    return w->raised && age_ns <= FRESH_MS * MU_NS_PER_MS && !w->effect;
+}
+
 bool mu_agent_failure_is_publishing(const struct mu_agent_service *s)
 {
     for (uint32_t i = 0; i < s->config.policy.workers; i++) {

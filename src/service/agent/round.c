@@ -21,6 +21,55 @@ static bool is_mixed(const struct mu_agent_service *s)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
+/* They serve to see whether a node was lost; without memory, the number of nodes has to do. */
+static void keep_names(struct mu_agent_round *r, const struct mu_rdzv_assignment *a)
+{
+    size_t bytes = 0;
+    char *at;
+
+    for (size_t i = 0; i < a->member_count; i++) {
+        bytes += strlen(a->members[i].name) + 1;
+    }
+    r->names = bytes == 0 ? NULL : mu_malloc(bytes);
+    if (r->names == NULL) {
+        return;
+    }
+    at = r->names;
+    for (size_t i = 0; i < a->member_count; i++) {
+        size_t len = strlen(a->members[i].name) + 1;
+
+        memcpy(at, a->members[i].name, len);
+        at += len;
+    }
+    r->names_count = (uint32_t)a->member_count;
+}
+
+static bool is_in(const struct mu_rdzv_assignment *a, const char *name)
+{
+    for (size_t i = 0; i < a->member_count; i++) {
+        if (strcmp(a->members[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool mu_agent_round_has_fewer(const struct mu_agent_round *r, const struct mu_rdzv_assignment *a)
+{
+    const char *name = r->names;
+
+    if (r->names_count == 0 || a->member_count == 0) {
+        return a->world < r->world;
+    }
+    for (uint32_t i = 0; i < r->names_count; i++) {
+        if (!is_in(a, name)) {
+            return true;
+        }
+        name += strlen(name) + 1;
+    }
+    return false;
+}
+
 struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
                                           const struct mu_rdzv_assignment *a)
 {
@@ -51,6 +100,7 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
         mu_free(r);
         return NULL;
     }
+    keep_names(r, a);
     mu_list_push(&s->rounds, &r->link);
     return r;
 }
@@ -104,6 +154,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
     mu_buf_fini(&r->running_text);
     mu_free(r->store_url);
     mu_free(r->addr_0);
+    mu_free(r->names);
     mu_free(r);
     mu_agent_settle(s);
 }

@@ -21,6 +21,7 @@
 /* How long a node waits for its turn to write. */
 #define TURN_MS          200
 #define TURN_MS_PER_NODE 10
+#define NOTICE_MS        2000 /* between a member's last moment and our knowing of it */
 
 static struct mu_rdzv_c10d *c10d_of(struct mu_rdzv_handler *h)
 {
@@ -268,6 +269,7 @@ static void run(struct mu_rdzv_c10d *n)
     granted = grant(n, MU_RDZV_C10D_CLOSE, MU_RDZV_CLOSE) && granted;
     granted = grant(n, MU_RDZV_C10D_JOIN, MU_RDZV_JOIN) && granted;
     granted = grant(n, MU_RDZV_C10D_WATCH, MU_RDZV_WATCH) && granted;
+    granted = grant(n, MU_RDZV_C10D_LOOK, MU_RDZV_LOOK) && granted;
     if (!n->freeing && mu_mono_reached(n->upscale_at, mu_env_now(n->base.env).mono)) {
         mu_rdzv_c10d_upscale(n);
     }
@@ -307,6 +309,7 @@ static void c10d_join(struct mu_rdzv_handler *h)
     n->state = MU_RDZV_C10D_JOINING;
     n->base.trouble_count = 0;
     n->upscale_at = MU_MONO_NEVER;
+    mu_rdzv_c10d_end_doubt(n);
     ask_for(n, MU_RDZV_C10D_JOIN);
 }
 
@@ -319,6 +322,16 @@ static void c10d_explain(struct mu_rdzv_handler *h)
     }
 }
 
+static void c10d_doubt(struct mu_rdzv_handler *h)
+{
+    struct mu_rdzv_c10d *n = c10d_of(h);
+
+    if (!n->freeing && n->state == MU_RDZV_C10D_IN) {
+        n->doubts = true;
+        ask_for(n, MU_RDZV_C10D_LOOK);
+    }
+}
+
 static void c10d_leave(struct mu_rdzv_handler *h)
 {
     struct mu_rdzv_c10d *n = c10d_of(h);
@@ -328,6 +341,7 @@ static void c10d_leave(struct mu_rdzv_handler *h)
     }
     n->state = MU_RDZV_C10D_OUT;
     n->upscale_at = MU_MONO_NEVER;
+    mu_rdzv_c10d_end_doubt(n);
     n->soon &= ~(unsigned)MU_RDZV_C10D_JOIN;
     ask_for(n, MU_RDZV_C10D_LEAVE);
 }
@@ -348,15 +362,31 @@ static void c10d_free(struct mu_rdzv_handler *h)
     if (!n->freeing) {
         n->freeing = true;
         n->soon = 0;
+        mu_rdzv_c10d_end_doubt(n);
         ask_for(n, MU_RDZV_C10D_FREE);
     }
+}
+
+/* As of the last time that this was asked. The others write down that they live. */
+static bool c10d_deserted(struct mu_rdzv_handler *h)
+{
+    struct mu_rdzv_c10d *n = c10d_of(h);
+    const struct mu_rdzv_state *state = mu_rdzv_state(&n->machine);
+
+    if (n->freeing || n->server == NULL) {
+        return false;
+    }
+    ask_for(n, MU_RDZV_C10D_LOOK);
+    return n->state == MU_RDZV_C10D_OUT && state != NULL && state->member_count == 0;
 }
 
 static const struct mu_rdzv_handler_ops c10d_ops = {
     .join = c10d_join,
     .explain = c10d_explain,
+    .doubt = c10d_doubt,
     .leave = c10d_leave,
     .close_run = c10d_close_run,
+    .deserted = c10d_deserted,
     .free = c10d_free,
 };
 
@@ -460,6 +490,8 @@ static int init_machine(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
         .local_id = c->local_id >= 0 ? c->local_id : MU_RDZV_OWN_ID | (int64_t)(random >> 2),
     };
     mu_env_entropy(n->base.env, &config.seed, sizeof(config.seed));
+    n->base.doubt_ms = NOTICE_MS + (config.plain ? (uint64_t)c->lease_ttl_s * 1000
+                                                 : mu_rdzv_dead_after_ms(&config.settings));
     err = mu_rdzv_init(&n->machine, &config, reterr_msg);
     if (err == 0) {
         (void)snprintf(n->base.node, sizeof(n->base.node), "%.*s", MU_RDZV_RUN_ID_MAX,

@@ -91,6 +91,7 @@ enum {
     MU_RDZV_C10D_FREE = 1 << 5,
     MU_RDZV_C10D_EXPLAIN = 1 << 6,
     MU_RDZV_C10D_GIVE_UP = 1 << 7, /* the name of etcd's host has been unknown for too long */
+    MU_RDZV_C10D_LOOK = 1 << 8,
 };
 
 struct mu_rdzv_c10d {
@@ -105,6 +106,8 @@ struct mu_rdzv_c10d {
     mu_mono_t retry_at;   /* for a step that found no memory */
     mu_mono_t upscale_at; /* when late nodes are let in */
     size_t world;         /* of the round that was assigned last */
+    bool doubts;          /* the user wants to know whether all its members are there */
+    mu_wall_t *beats;     /* while it does: their heartbeats as they were then; NULL: not known */
     int64_t rank;
     bool found;  /* the register has answered */
     bool closed; /* the run is closed */
@@ -127,6 +130,8 @@ const char *mu_rdzv_c10d_step(struct mu_rdzv_c10d *n, const char *step);
 /* c10d_events.c: tells the user what the machine reports. The user may call anything from inside;
  * the node lives until its `freed`. */
 void mu_rdzv_c10d_tell(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up);
+/** The user no longer wants to know whether all members are there. */
+void mu_rdzv_c10d_end_doubt(struct mu_rdzv_c10d *n);
 /** Late nodes have waited long enough. */
 void mu_rdzv_c10d_upscale(struct mu_rdzv_c10d *n);
 

@@ -35,11 +35,56 @@ static void tell_assigned(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *u
     mu_free(peers);
 }
 
+/* --- whether all are there -------------------------------------------------------------------- */
+
+void mu_rdzv_c10d_end_doubt(struct mu_rdzv_c10d *n)
+{
+    n->doubts = false;
+    mu_free(n->beats);
+    n->beats = NULL;
+}
+
+/* The heartbeat of a member in the state as it is known, or 0. */
+static mu_wall_t beat_of(const struct mu_rdzv_c10d *n, size_t rank)
+{
+    const struct mu_rdzv_member *m =
+        mu_rdzv_state_find(&n->machine.state, n->machine.members[rank]);
+
+    return m != NULL && m->has_heartbeat ? m->heartbeat : (mu_wall_t){0};
+}
+
+/* Clocks differ: what counts is not the time of a heartbeat, but that another one has come. */
+static bool have_all_beaten(const struct mu_rdzv_c10d *n)
+{
+    for (size_t i = 0; i < n->world; i++) {
+        if ((int64_t)i != n->rank && beat_of(n, i).ns == n->beats[i].ns) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void settle_doubt(struct mu_rdzv_c10d *n, bool seen)
+{
+    if (n->beats == NULL && seen) {
+        n->beats = mu_calloc(n->world, sizeof(*n->beats));
+        for (size_t i = 0; n->beats != NULL && i < n->world; i++) {
+            n->beats[i] = beat_of(n, i);
+        }
+    } else if (n->beats != NULL && have_all_beaten(n)) {
+        mu_rdzv_c10d_end_doubt(n);
+        if (n->base.events.sure != NULL) {
+            n->base.events.sure(n->base.events.context);
+        }
+    }
+}
+
 /* Ends the round for the user. */
 static void end_round(struct mu_rdzv_c10d *n, struct mu_rdzv_ending *ending)
 {
     n->state = MU_RDZV_C10D_BETWEEN;
     n->upscale_at = MU_MONO_NEVER;
+    mu_rdzv_c10d_end_doubt(n);
     ending->round = (uint64_t)n->machine.v.round;
     mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, mu_rdzv_c10d_step(n, "ended"),
                            "%s", ending->text);
@@ -139,7 +184,14 @@ static void tell_failed(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
 {
     mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_FAILED, n->rank, mu_rdzv_c10d_step(n, "failed"),
                            "%s: %s", muster_strerror(up->code), up->text);
-    if ((up->failed & (MU_RDZV_OP_JOIN | MU_RDZV_OP_MEMBER)) != 0 && n->state != MU_RDZV_C10D_OUT) {
+    if ((up->failed & MU_RDZV_OP_MEMBER) != 0 && n->state == MU_RDZV_C10D_IN &&
+        up->code == MUSTER_ERDZV_CONN) {
+        /* The others go on, if they are in touch. This node may be one of them again. */
+        struct mu_rdzv_ending ending = {.reason = MU_RDZV_ENDED_DROPPED, .text = up->text};
+
+        end_round(n, &ending);
+    } else if ((up->failed & (MU_RDZV_OP_JOIN | MU_RDZV_OP_MEMBER)) != 0 &&
+               n->state != MU_RDZV_C10D_OUT) {
         /* A join that the user asked for meanwhile will still begin. */
         if ((n->soon & MU_RDZV_C10D_JOIN) == 0) {
             n->state = MU_RDZV_C10D_OUT;
@@ -186,6 +238,9 @@ void mu_rdzv_c10d_tell(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
     }
     if ((up->flags & MU_RDZV_FAILED) != 0 && !n->freeing) {
         tell_failed(n, up);
+    }
+    if (n->doubts && n->state == MU_RDZV_C10D_IN && !n->freeing) {
+        settle_doubt(n, (up->flags & MU_RDZV_SEEN) != 0);
     }
     if ((up->flags & MU_RDZV_CLOSED) != 0) {
         n->closed = true;

@@ -17,6 +17,7 @@
 #define BODY_MAX       (16u << 20)
 #define CALL_MS        10000u /* etcd itself takes 7 s to give up */
 #define LEASE_MS       3000u  /* of a life of 10 s, so that there is time for a second try */
+#define NOTICE_MS      1000u  /* between the end of a key and our knowing of it */
 
 static struct mu_rdzv_etcd *etcd_of(struct mu_rdzv_handler *h)
 {
@@ -435,6 +436,9 @@ int mu_rdzv_etcd_new(struct mu_env *env, const struct mu_rdzv_params *params,
     if (err != 0) {
         mu_free(n);
         return err;
+    }
+    if (n->config.machine.notice_lost) {
+        n->base.doubt_ms = MU_RETCD_RANK_TTL_S * 1000 + MU_RETCD_LOOK_MS + NOTICE_MS;
     }
     mu_log(MUSTER_LOG_INFO, "RDZV-HOST", "backend=etcd run=\"%s\" endpoints=%.200s", n->base.run_id,
            n->config.endpoints);
