@@ -346,6 +346,10 @@ static struct mu_agent_service_config make_config(struct run_options *o)
 
     c.policy.workers = o->workers;
     c.policy.restarts_max = o->restarts_max;
+    if (o->max_losses != NULL) {
+        c.policy.losses.max = o->losses_max;
+        c.policy.losses.window_ms = o->losses_ms;
+    }
     c.policy.grace_ms = o->grace_ms;
     c.policy.change_ms = o->grace_ms;
     for (int i = 0; i <= RUN_SIGNAL_MAX; i++) {

@@ -59,7 +59,7 @@ struct run_options {
     /* Our options. */
     double detect, grace, upscale_delay;
     uint64_t spares;
-    const char *signal_map, *verdict, *store_backing;
+    const char *signal_map, *verdict, *store_backing, *max_losses;
     bool keep_trying;
     const char *http;
     struct cli_log_options log;
@@ -74,6 +74,8 @@ struct run_options {
     struct muster_rdzv_params rdzv; /* its texts live as long as this struct */
     uint32_t workers;
     uint32_t restarts_max;
+    uint32_t losses_max; /* if max_losses is given */
+    uint64_t losses_ms;
     uint64_t grace_ms;
     struct run_texts argv; /* a worker's; ${local_rank} is not replaced yet */
     struct mu_std_masks redirect_masks;

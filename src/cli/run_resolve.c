@@ -187,19 +187,27 @@ static void resolve_local_addr(struct run_options *o)
 }
 
 /* Adds "key=value" to the configuration; the last one of a key counts. */
-static int add_config(struct run_options *o, const char *key, double value)
+static int add_config_text(struct run_options *o, const char *key, const char *value)
 {
     size_t len = o->config_text == NULL ? 0 : strlen(o->config_text);
-    size_t room = len + strlen(key) + 40;
+    size_t room = len + strlen(key) + strlen(value) + 3;
     char *text = realloc(o->config_text, room);
 
     if (text == NULL) {
         return out_of_memory();
     }
-    (void)snprintf(text + len, room - len, "%s%s=%.15g", len == 0 ? "" : ",", key, value);
+    (void)snprintf(text + len, room - len, "%s%s=%s", len == 0 ? "" : ",", key, value);
     o->config_text = text;
     o->rdzv.config = text;
     return 0;
+}
+
+static int add_config(struct run_options *o, const char *key, double value)
+{
+    char text[40];
+
+    (void)snprintf(text, sizeof(text), "%.15g", value);
+    return add_config_text(o, key, text);
 }
 
 static bool config_has(const char *config, const char *key)
@@ -238,6 +246,9 @@ static int add_own_config(struct run_options *o, bool is_native)
         err =
             cli_fail(CLI_FAILED, "--spares: the backend \"static\" has fixed ranks, so no node can "
                                  "take the place of another");
+    } else if (is_static && o->max_losses != NULL) {
+        err = cli_fail(CLI_FAILED, "--max-losses: a job with the backend \"static\" ends when a "
+                                   "node is lost; use --rdzv-backend muster");
     } else if (!is_native && o->has_spares) {
         err = cli_fail(CLI_FAILED,
                        "--spares is for the backend \"muster\"; with \"%s\" any number of "
@@ -256,7 +267,10 @@ static int add_own_config(struct run_options *o, bool is_native)
     if (err == 0 && o->keep_trying) {
         err = add_config(o, "keep_trying", 1);
     }
-    /* The server counts the restarts of the whole job. */
+    if (err == 0 && o->max_losses != NULL && is_native) {
+        err = add_config_text(o, "max_losses", o->max_losses);
+    }
+    /* The server counts the restarts of the whole job, and its losses. */
     return err == 0 && is_native ? add_config(o, "max_restarts", (double)o->max_restarts) : err;
 }
 
@@ -433,6 +447,8 @@ static int refuse_foreign(const struct run_options *o)
 
 static int resolve_numbers(struct run_options *o)
 {
+    struct mu_errmsg msg = {{0}};
+
     if (o->max_restarts < 0) {
         return cli_fail(CLI_FAILED, "--max-restarts %lld must be at least 0",
                         (long long)o->max_restarts);
@@ -443,6 +459,10 @@ static int resolve_numbers(struct run_options *o)
     }
     if (o->has_detect && !(o->detect > 0)) {
         return cli_fail(CLI_FAILED, "--detect %g must be greater than 0", o->detect);
+    }
+    if (o->max_losses != NULL && mu_rdzv_losses_parse(mu_span_str(o->max_losses), &o->losses_max,
+                                                      &o->losses_ms, &msg) != 0) {
+        return cli_fail(CLI_FAILED, "--max-losses: %s", msg.text);
     }
     if (strlen(o->role) > RUN_ROLE_LEN_MAX) {
         return cli_fail(CLI_FAILED, "--role is longer than %d bytes", RUN_ROLE_LEN_MAX);

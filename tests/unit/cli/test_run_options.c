@@ -398,6 +398,13 @@ static void test_run_options_own_words_reach_the_native_backend(void **state)
     assert_refused(CLI_USAGE, "--nproc_per_ndoe 2 x", "(did you mean --nproc-per-node?)");
     assert_refused(CLI_FAILED, "--detect 1 --rdzv-backend c10d x", "keep_alive_interval");
     assert_refused(CLI_FAILED, "--upscale-delay 1 --node-rank 0 x", "no late nodes");
+    assert_parses("--max-losses 5/60 x");
+    assert_string_equal(o.rdzv.config, "max_losses=5/60,max_restarts=0");
+    assert_parses("--max-losses 5/60 --rdzv-backend c10d x");
+    assert_int_equal(o.losses_max, 5);
+    assert_int_equal(o.losses_ms, 60000);
+    assert_refused(CLI_FAILED, "--max-losses 5 x", "--max-losses: \"5\" is not a number of losses");
+    assert_refused(CLI_FAILED, "--max-losses 5/60 --node-rank 0 x", "ends when a node is lost");
     assert_parses("--upscale-delay 1.5 --rdzv-backend c10d x");
     assert_string_equal(o.rdzv.config, "upscale_delay=1.5");
     assert_refused(CLI_FAILED, "--spares 1 --node-rank 0 x", "static");
