@@ -31,20 +31,23 @@ def make_certificates(rig, days=1000):
 
 
 class Job:
-    """One agent and one worker on each of the members; they meet at port 29400 of `host`, which is
-    one of them or has a server."""
+    """One agent and one worker on each of the members; they meet at a port of `host`, which is one
+    of them or has a server."""
 
-    def __init__(self, checks, rig, members, host, nnodes, credential):
+    def __init__(self, checks, rig, members, host, nnodes, credential,
+                 options=("--max-restarts", "3"), worker="stamping_worker.py", port=29400):
         self.checks = checks
         self.folder = os.path.join(rig.path, "stamps")
+        self.credential = credential
+        self.command = [MUSTER, "run", "--nnodes", nnodes, *options, "--rdzv-endpoint",
+                        "%s:%d" % (host.name, port), "--rdzv-id", "drill"]
+        self.worker = os.path.join(HERE, worker)
         os.makedirs(self.folder)
-        self.agents = [
-            member.start(MUSTER, "run", "--nnodes", nnodes, "--max-restarts", "3",
-                         "--rdzv-endpoint", host.name + ":29400", "--rdzv-id", "drill",
-                         *credential[member.name],
-                         os.path.join(HERE, "stamping_worker.py"), self.folder,
-                         env={"PYTHON_EXEC": sys.executable})
-            for member in members]
+        self.agents = [self.start(member) for member in members]
+
+    def start(self, member):
+        return member.start(*self.command, *self.credential[member.name], self.worker, self.folder,
+                            env={"PYTHON_EXEC": sys.executable})
 
     def stamps(self):
         """All that was written down: (time, world, rank, size, restarts), by worker."""
