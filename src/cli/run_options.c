@@ -99,7 +99,7 @@ static const struct cli_option options[] = {
      .whole = true},
     {"keep-trying", NULL, "do not give up on an unknown host name or a refused credential",
      CLI_FLAG, &parsed.keep_trying, 0, .whole = true},
-    {"max-losses", "N/SECONDS", "how many nodes may be lost in a time (100/3600)", CLI_TEXT,
+    {"max-losses", "N/TIME", "how many nodes may be lost in a time (100/1h)", CLI_TEXT,
      &parsed.max_losses, 0, .whole = true},
     {"signal-map", "USR1=TERM,...", "pass a signal on as another one", CLI_TEXT, &parsed.signal_map,
      0, .whole = true},

@@ -236,7 +236,25 @@ int mu_rdzv_config_int(const char *config, const char *key, int64_t fallback, in
     return 0;
 }
 
-/* Reads "5", "0.25", ".5" as milliseconds, rounded up so that what is above zero stays so. */
+/* Reads the unit of a time, and converts milliseconds that were read as if it were seconds. */
+static bool take_unit(struct mu_span unit, uint64_t *ms)
+{
+    static const struct {
+        const char *name;
+        uint64_t times, over;
+    } units[] = {{"", 1, 1}, {"s", 1, 1}, {"m", 60, 1}, {"h", 3600, 1}, {"ms", 1, 1000}};
+
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        if (mu_span_eq(unit, mu_span_str(units[i].name))) {
+            *ms = (*ms * units[i].times + units[i].over - 1) / units[i].over;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Reads "5", "0.25", ".5", "500ms", "5s", "2m" or "1h" as milliseconds, rounded up so that what is
+ * above zero stays so. */
 static bool parse_seconds(struct mu_span s, uint64_t *ret_ms)
 {
     uint64_t ms = 0;
@@ -259,8 +277,9 @@ static bool parse_seconds(struct mu_span s, uint64_t *ret_ms)
         }
     }
     ms += rest ? 1 : 0;
+    any = take_unit(mu_span_skip(s, i), &ms) && any;
     *ret_ms = ms;
-    return any && i == s.len && ms != 0 && ms <= YEAR_MS;
+    return any && ms != 0 && ms <= YEAR_MS;
 }
 
 int mu_rdzv_config_seconds(const char *config, const char *key, uint64_t fallback_ms,
@@ -275,10 +294,11 @@ int mu_rdzv_config_seconds(const char *config, const char *key, uint64_t fallbac
         return 0;
     }
     if (!parse_seconds(value, &ms)) {
-        return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "the rendezvous configuration option '%s' is %s: it must be seconds above "
-                      "zero and at most a year",
-                      key, quote(&q, value));
+        return mu_err(
+            reterr_msg, MUSTER_EINVAL,
+            "the rendezvous configuration option '%s' is %s: it must be a time above zero "
+            "and at most a year, such as 500ms, 5s, 2m, or a number of seconds",
+            key, quote(&q, value));
     }
     *ret_ms = ms;
     return 0;
@@ -295,7 +315,7 @@ int mu_rdzv_losses_parse(struct mu_span text, uint32_t *ret_max, uint64_t *ret_m
     if (slash == NULL || !parse_digits(mu_span(text.data, len), &max) || max >= UINT32_MAX ||
         !parse_seconds(mu_span_skip(text, len + 1), ret_ms)) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "%s is not a number of losses and a time: write N/SECONDS, such as 100/3600",
+                      "%s is not a number of losses and a time: write N/TIME, such as 100/1h",
                       quote(&q, text));
     }
     *ret_max = (uint32_t)max;

@@ -45,11 +45,12 @@ int mu_rdzv_config_bool(const char *config, const char *key, bool fallback, bool
                         struct mu_errmsg *reterr_msg);
 int mu_rdzv_config_int(const char *config, const char *key, int64_t fallback, int64_t *ret,
                        struct mu_errmsg *reterr_msg);
-/** Seconds, whole or decimal ("0.25"), as milliseconds; must be above zero and at most a year. */
+/** A time as milliseconds: seconds, whole or decimal ("0.25"), or with a unit ("500ms", "5s", "2m",
+ * "1h"); must be above zero and at most a year. */
 int mu_rdzv_config_seconds(const char *config, const char *key, uint64_t fallback_ms,
                            uint64_t *ret_ms, struct mu_errmsg *reterr_msg);
 
-/** Reads "N/SECONDS", such as "100/3600": a number of losses, and a time as above. MUSTER_EINVAL,
+/** Reads "N/TIME", such as "100/1h": a number of losses, and a time as above. MUSTER_EINVAL,
  * with a text that says how to write it. */
 int mu_rdzv_losses_parse(struct mu_span text, uint32_t *ret_max, uint64_t *ret_ms,
                          struct mu_errmsg *reterr_msg);

@@ -1,7 +1,7 @@
 /*
  * How often a run may lose nodes. Losing a node is no failure of the run; but a node that dies as
  * soon as it has started, and is started again, would keep the run busy for ever. So losses are
- * counted against a bound, `--max-losses N/SECONDS`:
+ * counted against a bound, `--max-losses N/TIME`:
  *
  *     mu_mono_t until = {0};
  *     if (!mu_losses_add(&until, &bound, now)) { one too many: the run ends }

@@ -247,12 +247,20 @@ static void test_rdzv_config_seconds_are_above_zero_and_at_most_a_year(void **st
         {"k=3.", 3000},
         {"k=0.0001", 1},
         {"k=1.0019", 1002},
+        {"k=5s", 5000},
+        {"k=500ms", 500},
+        {"k=1.5ms", 2},
+        {"k=0.1ms", 1},
+        {"k=1.5m", 90000},
+        {"k=2h", 7200000},
+        {"k=8784h", UINT64_C(31622400000)},
         {"k=31622400", UINT64_C(31622400000)},
         {"x=1", 77},
     };
     static const char *const bad[] = {
-        "k=0",   "k=0.0", "k=-1",       "k=+1",    "k=1s",
-        "k=1e3", "k=.",   "k=31622401", "k=1.2.3", "k=99999999999999999999999999"};
+        "k=0",     "k=0.0", "k=-1",       "k=+1",    "k=1d",
+        "k=8785h", "k=0ms", "k=ms",       "k=5sm",   "k=5 s",
+        "k=1e3",   "k=.",   "k=31622401", "k=1.2.3", "k=99999999999999999999999999"};
     struct mu_errmsg msg = {0};
     uint64_t ms;
 
@@ -344,9 +352,11 @@ static void test_rdzv_losses_are_a_number_and_a_time(void **state)
     assert_int_equal(mu_rdzv_losses_parse(mu_span_str("0/0.5"), &max, &ms, &msg), 0);
     assert_int_equal(max, 0);
     assert_int_equal(ms, 500);
+    assert_int_equal(mu_rdzv_losses_parse(mu_span_str("100/1h"), &max, &ms, &msg), 0);
+    assert_int_equal(ms, 3600000);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         assert_int_equal(mu_rdzv_losses_parse(mu_span_str(bad[i]), &max, &ms, &msg), MUSTER_EINVAL);
-        assert_non_null(strstr(msg.text, "write N/SECONDS, such as 100/3600"));
+        assert_non_null(strstr(msg.text, "write N/TIME, such as 100/1h"));
     }
 }
 

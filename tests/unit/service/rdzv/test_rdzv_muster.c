@@ -62,7 +62,7 @@ static void test_options_are_taken(void **state)
     assert_int_equal(config.losses_ms, 60000);
     assert_int_equal(configure("max_losses=7"), MUSTER_EINVAL);
     assert_string_equal(msg.text, "max_losses: \"7\" is not a number of losses and a time: write "
-                                  "N/SECONDS, such as 100/3600");
+                                  "N/TIME, such as 100/1h");
     assert_int_equal(configure("members=true"), 0);
     assert_int_equal(config.join_flags, MU_RDZV_JOIN_MEMBERS);
     assert_int_equal(configure("is_host=false"), 0);
