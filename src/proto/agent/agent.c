@@ -66,8 +66,9 @@ uint32_t mu_agent_restarts_left(const struct mu_agent *a)
 
 bool mu_agent_has_failed(const struct mu_agent *a)
 {
-    return a->outcome == MU_AGENT_FAILED ||
-           (a->outcome == 0 && a->first_rank != MU_AGENT_NO_RANK && a->restarts_left == 0);
+    return a->outcome == MU_AGENT_FAILED || a->doubts ||
+           (a->outcome == 0 && a->restarts_left == 0 &&
+            (a->first_rank != MU_AGENT_NO_RANK || a->others_failed));
 }
 
 /* --- small questions and acts --------------------------------------------------------------- */
@@ -349,6 +350,7 @@ static void take_assigned(struct mu_agent *a, const struct mu_agent_event *e,
         }
     }
     a->first_rank = MU_AGENT_NO_RANK;
+    a->others_failed = false;
     if (a->state == MU_AGENT_IS_JOINING) {
         mu_agent_exchange(a, u);
     }
@@ -396,6 +398,7 @@ static void take_round_ended(struct mu_agent *a, const struct mu_agent_event *e,
         (e->lost && a->state != MU_AGENT_IS_BARRIER && is_too_many(a, e, u))) {
         return;
     }
+    a->others_failed = e->failed;
     switch (a->state) {
     case MU_AGENT_IS_EXCHANGING:
         mu_agent_move(a, MU_AGENT_IS_JOINING);
@@ -520,7 +523,8 @@ static void take_rdzv_failed(struct mu_agent *a, const struct mu_agent_event *e,
         if (a->outcome == 0) {
             enum mu_agent_outcome outcome = outcome_of(e->code);
 
-            if (e->code == MUSTER_ERDZV_RESTARTS && mu_agent_has_failed(a)) {
+            if (e->code == MUSTER_ERDZV_RESTARTS && a->first_rank != MU_AGENT_NO_RANK &&
+                a->restarts_left == 0) {
                 say_how_it_ended(a, u, no_restart);
             } else {
                 MU_AGENT_SAY(a, u, "%s", words(e));

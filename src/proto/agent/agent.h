@@ -163,7 +163,7 @@ enum mu_agent_event_type {
     MU_AGENT_GROUP_GONE,   /* generation: no process of it is left */
     MU_AGENT_CUT_OFF,     /* by: the others may go on without this node then. ROUND_ENDED follows if
                               the node is in a round, and not in its exit barrier */
-    MU_AGENT_ROUND_ENDED, /* round: told by the rendezvous; text, lost */
+    MU_AGENT_ROUND_ENDED, /* round: told by the rendezvous; text, lost, failed */
     MU_AGENT_SURE,        /* round: all other nodes of it were heard after DO_DOUBT */
     MU_AGENT_SAVED,       /* generation: the workers that asked for time are done with it */
     MU_AGENT_RDZV_FAILED, /* code, text: the node is out of the rendezvous */
@@ -184,6 +184,7 @@ struct mu_agent_event {
     uint64_t doubt_ms; /* by when a loss is noticed; 0: no other nodes, or the backend decides */
     bool fewer;        /* a node of the round before is not in this one */
     bool lost;         /* the round is over because a node vanished */
+    bool failed;       /* the round is over because workers of another node failed */
     uint32_t local_rank;
     uint32_t base; /* the rank in the world of this node's first worker */
     int exit_code;
@@ -272,6 +273,7 @@ struct mu_agent {
     uint64_t doubt_ms;      /* of the last round */
     bool doubts;            /* a failure is in doubt, and would be the end */
     bool charged;           /* the last failure was charged; it may have been an echo */
+    bool others_failed;     /* the last round ended because of that */
     mu_mono_t sure_at;      /* `doubts`: when it no longer is */
     mu_mono_t losses_until; /* see proto/rdzv/losses.h */
 

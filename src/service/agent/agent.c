@@ -493,6 +493,7 @@ static void on_ended(void *context, const struct mu_rdzv_ending *ending)
     mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_ROUND_ENDED,
                                              .round = ending->round,
                                              .lost = ending->reason == MU_RDZV_ENDED_LOST,
+                                             .failed = ending->reason == MU_RDZV_ENDED_FAILED,
                                              .text = ending->text});
 }
 
