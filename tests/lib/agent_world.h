@@ -756,7 +756,7 @@ static inline void world_init(struct world *w, uint64_t seed, enum world_plant p
     w->first_rank = MU_AGENT_NO_RANK;
     w->stop_since = UINT64_MAX;
     if (mu_agent_init(&w->agent, &w->config, &msg) != 0) {
-        WORLD_FAULT(w, "%s", msg.text);
+        WORLD_FAULT(w, "%.200s", msg.text);
     }
     for (uint64_t i = 0; i < w->ends; i++) {
         world_add(w, world_pick(w, WORLD_CALM_MS), NEWS_ROUND_ENDS);

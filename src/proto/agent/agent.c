@@ -3,11 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "codec/agent/failure.h"
 #include "core/assert.h"
 #include "proto/agent/agent_internal.h"
-
-static const char no_restart[] = "; no restart is left";
 
 /* --- life ----------------------------------------------------------------------------------- */
 
@@ -156,62 +153,6 @@ static void exchange_failed(struct mu_agent *a, struct mu_agent_update *u, int c
 
 /* --- workers -------------------------------------------------------------------------------- */
 
-static void say_how_it_ended(struct mu_agent *a, struct mu_agent_update *u, const char *then)
-{
-    const char *name = mu_signal_name(-a->exit_code);
-    char how[48];
-
-    if (name != NULL) {
-        (void)snprintf(how, sizeof(how), "was ended by %s", name);
-    } else {
-        (void)snprintf(how, sizeof(how), "%s %d",
-                       a->exit_code < 0 ? "was ended by signal" : "exited with",
-                       a->exit_code < 0 ? -a->exit_code : a->exit_code);
-    }
-    MU_AGENT_SAY(a, u, "rank %u (local rank %u) %s%s", a->base + a->first_rank, a->first_rank, how,
-                 then);
-}
-
-/* No restart is left, but the failure may be the echo of a loss that nobody has noticed yet. */
-static void doubt(struct mu_agent *a, struct mu_agent_update *u)
-{
-    char then[100];
-
-    a->doubts = true;
-    a->sure_at = mu_mono_add_ms(a->now, a->doubt_ms);
-    (void)snprintf(then, sizeof(then),
-                   "; no restart is left, unless a node was lost: looking for up to %llu s",
-                   (unsigned long long)((a->doubt_ms + 999) / 1000));
-    say_how_it_ended(a, u, then);
-    u->flags |= MU_AGENT_DO_DOUBT;
-    u->round = a->round;
-    mu_agent_stop(a, u, a->config.stop_signal);
-}
-
-/* The workers have failed by themselves. */
-static void be_sure(struct mu_agent *a, struct mu_agent_update *u)
-{
-    a->doubts = false;
-    say_how_it_ended(a, u, a->closed ? "; the run is closed" : no_restart);
-    mu_agent_end(a, u, MU_AGENT_FAILED, 0, MU_AGENT_CLOSING);
-}
-
-/* A node was lost. Returns whether that was one too many, which ends the run. */
-static bool is_too_many(struct mu_agent *a, const struct mu_agent_event *e,
-                        struct mu_agent_update *u)
-{
-    if (a->restarts_left != MU_AGENT_NOT_KEPT || a->outcome != 0 ||
-        mu_losses_add(&a->losses_until, &a->config.losses, a->now)) {
-        return false;
-    }
-    a->doubts = false;
-    MU_AGENT_SAY(a, u, "%s%snodes were lost more than %u times within %llu s (--max-losses)",
-                 e->text == NULL ? "" : e->text, e->text == NULL ? "" : "; ", a->config.losses.max,
-                 (unsigned long long)(a->config.losses.window_ms / 1000));
-    mu_agent_end(a, u, MU_AGENT_FAILED, 0, MU_AGENT_CLOSING);
-    return true;
-}
-
 /* One of our workers has failed in a round that is not over. A backend that keeps the restart
  * budget decides what that costs, and so whether it is the end: it knows which nodes were lost. */
 static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_agent_update *u)
@@ -227,11 +168,11 @@ static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
     u->first_rank = e->local_rank;
     u->exit_code = e->exit_code;
     if (!a->closed && left == 0 && !kept && a->doubt_ms != 0) {
-        doubt(a, u);
+        mu_agent_doubt(a, u);
         return;
     }
     if (a->closed || (left == 0 && !kept)) {
-        say_how_it_ended(a, u, a->closed ? "; the run is closed" : no_restart);
+        mu_agent_say_how_it_ended(a, u, a->closed ? "; the run is closed" : MU_AGENT_NO_RESTART);
         mu_agent_end(a, u, MU_AGENT_FAILED, 0, MU_AGENT_CLOSING);
         return;
     }
@@ -243,7 +184,7 @@ static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
         (void)snprintf(then, sizeof(then), "; restarting all, %u of %u restarts left", left - 1,
                        a->config.restarts_max);
     }
-    say_how_it_ended(a, u, then);
+    mu_agent_say_how_it_ended(a, u, then);
     mu_agent_join(a, u);
     u->failed = true;
     mu_agent_stop(a, u, a->config.stop_signal);
@@ -345,7 +286,7 @@ static void take_assigned(struct mu_agent *a, const struct mu_agent_event *e,
     a->charged = false;
     if (echoed) {
         a->restarts_used -= 1;
-        if (is_too_many(a, e, u)) {
+        if (mu_agent_loses_too_many(a, e, u)) {
             return;
         }
     }
@@ -381,21 +322,11 @@ static void lose_round(struct mu_agent *a, const struct mu_agent_event *e,
     }
 }
 
-/* The failure was the echo of this. */
-static void forgive(struct mu_agent *a, const struct mu_agent_event *e, struct mu_agent_update *u)
-{
-    if (a->doubts) {
-        a->doubts = false;
-        MU_AGENT_SAY(a, u, "%s, which ended the workers; restarting them in the next round",
-                     words(e));
-    }
-}
-
 static void take_round_ended(struct mu_agent *a, const struct mu_agent_event *e,
                              struct mu_agent_update *u)
 {
     if (!a->in_round || e->round != a->round ||
-        (e->lost && a->state != MU_AGENT_IS_BARRIER && is_too_many(a, e, u))) {
+        (e->lost && a->state != MU_AGENT_IS_BARRIER && mu_agent_loses_too_many(a, e, u))) {
         return;
     }
     a->others_failed = e->failed;
@@ -414,13 +345,13 @@ static void take_round_ended(struct mu_agent *a, const struct mu_agent_event *e,
         a->in_round = false;
         if (a->outcome == 0) {
             mu_agent_join(a, u);
-            forgive(a, e, u);
+            mu_agent_forgive(a, e, u);
         }
         break;
     case MU_AGENT_IS_DOUBTING:
         mu_agent_move(a, MU_AGENT_IS_JOINING);
         mu_agent_join(a, u);
-        forgive(a, e, u);
+        mu_agent_forgive(a, e, u);
         break;
     case MU_AGENT_IS_BARRIER:
         mu_agent_leave(a, u);
@@ -475,7 +406,7 @@ static void take_closed(struct mu_agent *a, struct mu_agent_update *u)
     case MU_AGENT_IS_STOPPING:
     case MU_AGENT_IS_DOUBTING:
         if (a->doubts) {
-            be_sure(a, u); /* It was closed because of a failure that nobody doubts. */
+            mu_agent_be_sure(a, u); /* It was closed because of a failure that nobody doubts. */
         } else if (a->outcome == 0) {
             MU_AGENT_SAY(a, u, "the run was closed before the next round");
             mu_agent_end(a, u, MU_AGENT_ERROR, MUSTER_ERDZV_CLOSED, MU_AGENT_LEAVING);
@@ -508,7 +439,7 @@ static void take_rdzv_failed(struct mu_agent *a, const struct mu_agent_event *e,
     a->closed = a->closed || e->code == MUSTER_ERDZV_CLOSED || e->code == MUSTER_ERDZV_RESTARTS ||
                 e->code == MUSTER_ERDZV_LOSSES;
     if (a->doubts && e->code == MUSTER_ERDZV_CLOSED) {
-        be_sure(a, u);
+        mu_agent_be_sure(a, u);
         return;
     }
     a->doubts = false;
@@ -525,7 +456,7 @@ static void take_rdzv_failed(struct mu_agent *a, const struct mu_agent_event *e,
 
             if (e->code == MUSTER_ERDZV_RESTARTS && a->first_rank != MU_AGENT_NO_RANK &&
                 a->restarts_left == 0) {
-                say_how_it_ended(a, u, no_restart);
+                mu_agent_say_how_it_ended(a, u, MU_AGENT_NO_RESTART);
             } else {
                 MU_AGENT_SAY(a, u, "%s", words(e));
             }
@@ -631,7 +562,7 @@ static void take_timeout(struct mu_agent *a, struct mu_agent_update *u)
         take_stop_timeout(a, u);
         break;
     case MU_AGENT_IS_DOUBTING:
-        be_sure(a, u);
+        mu_agent_be_sure(a, u);
         break;
     case MU_AGENT_IS_BARRIER:
         take_barrier_done(a, &late, u);
@@ -770,7 +701,7 @@ static void take(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
         take_round_ended(a, e, u);
         break;
     case MU_AGENT_SURE:
-        be_sure(a, u);
+        mu_agent_be_sure(a, u);
         break;
     case MU_AGENT_SAVED:
         mu_agent_stop(a, u, a->config.stop_signal);

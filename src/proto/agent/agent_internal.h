@@ -3,6 +3,7 @@
  *
  *     agent.c        life, which events are refused or stale, and what they do in each state
  *     act.c    the acts that states share: joining, stopping, ending
+ *     losses.c       failures that may be the echo of a loss, and losses without end
  */
 #ifndef MU_AGENT_INTERNAL_H
 #define MU_AGENT_INTERNAL_H
@@ -44,5 +45,19 @@ void mu_agent_proceed(struct mu_agent *a, struct mu_agent_update *u);
  */
 void mu_agent_end(struct mu_agent *a, struct mu_agent_update *u, enum mu_agent_outcome outcome,
                   int code, enum mu_agent_goodbye goodbye);
+
+/** Says how the worker ended that failed first, and what follows from that. */
+#define MU_AGENT_NO_RESTART "; no restart is left"
+void mu_agent_say_how_it_ended(struct mu_agent *a, struct mu_agent_update *u, const char *then);
+/** No restart is left, but the failure may be the echo of a loss that nobody has noticed yet. */
+void mu_agent_doubt(struct mu_agent *a, struct mu_agent_update *u);
+/** The workers have failed by themselves. */
+void mu_agent_be_sure(struct mu_agent *a, struct mu_agent_update *u);
+/** The round is over: a failure in doubt was the echo of that. */
+void mu_agent_forgive(struct mu_agent *a, const struct mu_agent_event *e,
+                      struct mu_agent_update *u);
+/** A node was lost. Returns whether that was one too many, which ends the run. */
+bool mu_agent_loses_too_many(struct mu_agent *a, const struct mu_agent_event *e,
+                             struct mu_agent_update *u);
 
 #endif

@@ -92,7 +92,7 @@ static void test_agent_a_failure_in_doubt_is_the_end_when_all_others_are_there(v
     assert_int_equal(rig_group(MU_AGENT_GROUP_GONE, 1), 0);
     assert_int_equal(rig_round(MU_AGENT_SURE, 0, 0), LEAVE | CLOSE | ENDED);
     assert_ended(MU_AGENT_FAILED);
-    assert_string_equal(rig.u.text, "worker 0 exited with 1; no restart is left");
+    assert_string_equal(rig.u.text, "rank 0 (local rank 0) exited with 1; no restart is left");
 
     /* Nobody says so, but the time is up. */
     start_without_restarts();
