@@ -2,6 +2,7 @@
 """What a user reads after a mistake: on two hosts with real addresses, each mistake of the table below
 is made, and the words that matter, the exit code and the time until the words came are printed. A
 mistake that the others may still put right (the host is not up yet) ends nothing: its code is "waits".
+Nodes that were told to keep trying outlive all of it, and run when the mistake is put right.
 
 usage: mistakes.py path/to/muster [--only=TEXT]
 """
@@ -258,13 +259,47 @@ def make_them(mistakes, rig):
         time.sleep(0.02)
 
 
+def start_patient(rig):
+    """Nodes that were told to keep trying, and whose mistakes are put right only in the end."""
+    def job(name, *options):
+        return rig.hosts[1].start(MUSTER, "run", "--keep-trying", "--rdzv-id", name, *options, "good.py")
+
+    with open(os.path.join(rig.hosts[1].path, "later.token"), "wb") as file, \
+            open(os.path.join(rig.hosts[1].path, "wrong.token"), "rb") as wrong:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(wrong.read())
+    token = ["--token-file", "good.token"]
+    return [
+        ("a name that comes up later", job("p1", "--rdzv-endpoint", "late-host:29500", *token)),
+        ("a name that comes up later, c10d", job("p2", "--rdzv-endpoint", "late-host:29500", *token,
+                                                 "--rdzv-backend", "c10d")),
+        ("a token that is replaced", job("p3", "--rdzv-endpoint", "node0:29500", "--token-file",
+                                         "later.token")),
+    ]
+
+
+def put_right(rig, patient):
+    for name, process in patient:
+        checks.ok(process.alive(), name + ": it is still waited for", process.output())
+    with open(os.path.join(rig.path, "hosts"), "a") as file:
+        file.write("10.78.0.1 late-host\n")
+    path = rig.hosts[1].path
+    with open(os.path.join(path, "good.token"), "rb") as good, \
+            open(os.path.join(path, "later.token"), "wb") as later:
+        later.write(good.read())
+    for name, process in patient:
+        checks.ok(process.wait() == 0, name + ": then the job runs", process.output())
+
+
 def main():
     only = option("only", "")
     table = [m for part in (of_places, of_credentials, of_jobs, of_scripts) for m in part()
              if only in m.name]
     with Rig(2) as rig:
         prepare(rig)
+        patient = start_patient(rig) if not only else []
         make_them(table, rig)
+        put_right(rig, patient)
     print("\n%-34s %7s %5s  %s" % ("mistake", "after", "code", "what the user reads"))
     for mistake in table:
         print(mistake.row())
