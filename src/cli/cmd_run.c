@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "cli/cli_loop.h"
@@ -206,18 +207,31 @@ static void on_started(void *context, const struct mu_agent_attempt *attempt)
     run_watch_started(&r->watch, r->agent);
 }
 
+/* The verdict of a run that failed says how long it took. */
 static void say_end(struct run *r, const struct mu_agent_verdict *verdict)
 {
     char took[CLI_TIME_CAP];
     char line[CLI_TIME_CAP + 64];
 
     (void)snprintf(line, sizeof(line), "%s after %s",
-                   verdict->outcome == MU_AGENT_SUCCEEDED  ? "succeeded"
-                   : verdict->outcome == MU_AGENT_GRACEFUL ? "ended as a spare"
-                   : verdict->outcome == MU_AGENT_STOPPED  ? "stopped"
-                                                           : "failed",
+                   verdict->outcome == MU_AGENT_GRACEFUL ? "ended as a spare" : "succeeded",
                    cli_time_took(took, verdict->took_ms));
-    if (!cli_log_is_json() && (r->wordy || r->code != 0)) {
+    if (!cli_log_is_json() && r->wordy && r->code == 0) {
+        say(r, line);
+    }
+}
+
+/* Workers that write to a full disk fail, and cannot say so if their words go there, too. */
+static void say_full_disk(struct run *r)
+{
+    const char *dir = mu_output_run_dir(r->output);
+    struct statvfs disk;
+    char line[600];
+
+    if (r->code != 0 && dir != NULL && statvfs(dir, &disk) == 0 && disk.f_blocks != 0 &&
+        disk.f_bavail == 0) {
+        (void)snprintf(line, sizeof(line),
+                       "the disk of the log files is full, and may be why it failed: %.400s", dir);
         say(r, line);
     }
 }
@@ -240,6 +254,7 @@ static void on_ended(void *context, const struct mu_agent_verdict *verdict)
         mu_output_say(r->output, MU_STDERR, mu_buf_span(&text));
     }
     mu_buf_fini(&text);
+    say_full_disk(r);
     say_end(r, verdict);
     if (r->o.verdict != NULL) {
         run_verdict_write(r->o.verdict, verdict);

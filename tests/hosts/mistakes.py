@@ -161,7 +161,7 @@ def of_credentials():
                   *run(token="loose.token"))
     yield Mistake("certificate of another host", ["certificate", "node0:29502"], 4,
                   *run(*tls("odd", "node1"), endpoint="node0:29502", token=None))
-    yield Mistake("certificate that expired", ["expired"], 4, *run(
+    yield Mistake("certificate that expired", ["certificate has expired: that of node0"], 4, *run(
         *tls("old", "node1"), endpoint="node0:29503", token=None), clock=True)
 
 
@@ -208,11 +208,11 @@ def of_scripts():
     yield Mistake("import error", ["ModuleNotFoundError", "no_such_package_at_all"], 1,
                   *alone(script="imports.py"))
     yield Mistake("exception", ["the loss is NaN"], 1, *alone(script="raises.py"))
-    yield Mistake("out of memory", [("SIGKILL", "memory")], 1, *alone(script="eats.py"),
+    yield Mistake("out of memory", ["out of memory: the kernel killed it", "300 MiB"], 1, *alone(script="eats.py"),
                   memory=300 << 20)
     yield Mistake("full disk", ["No space left on device"], 1,
                   *alone("--log-dir", "full", "--redirects", "1", script="loud.py"))
-    yield Mistake("full disk, standard error as well", [("No space left", "exit code 1")], 1,
+    yield Mistake("full disk, standard error as well", ["the disk of the log files is full"], 1,
                   *alone("--log-dir", "full", "--redirects", "3", script="loud.py"))
     yield Mistake("full disk, tee", ["stdout.log: No space left on device"], 0,
                   *alone("--log-dir", "full", "--tee", "3", script="loud.py"))

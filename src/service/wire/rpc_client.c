@@ -122,7 +122,7 @@ static void fail_insecure(struct mu_rpc_client *c)
     const char *why = mu_env_why(c->env);
     char text[MU_ERRMSG_CAP];
 
-    (void)snprintf(text, sizeof(text), "cannot connect to %.80s: %.150s", c->addr,
+    (void)snprintf(text, sizeof(text), "cannot connect to %.80s: %s", c->addr,
                    why[0] != '\0' ? why : muster_strerror(MUSTER_ETLS));
     mu_rpc_client_report(c, MU_RPC_CLIENT_FAILED, MUSTER_ETLS, text);
 }
