@@ -79,7 +79,7 @@ struct mu_rdzv_muster {
     int64_t rank;            /* of the round that it was in last */
     bool freeing;
     unsigned soon;
-    mu_mono_t until; /* what the user was told last: see `counted` */
+    mu_mono_t until;    /* what the user was told last: see `counted` */
     mu_mono_t renew_at; /* when to begin another session, if there is none; MU_MONO_NEVER */
     struct mu_errmsg host_text;
     struct mu_timer timer;
