@@ -56,6 +56,28 @@ static void begin_cut(struct member_world *w)
     assert_int_equal(w->user, MU_MEMBER_BETWEEN);
 }
 
+/* Until when its workers may run if its own process does not. */
+static void test_who_is_counted_on_is_so_for_a_while(void **state)
+{
+    struct member_world w;
+    (void)state;
+
+    begin(&w, MEMBER_JOIN_MS);
+    assert_int_equal(mu_member_counted_until(&w.m, w.now).ns, MU_MONO_NEVER.ns);
+    begin_in(&w);
+    assert_int_equal(mu_member_counted_until(&w.m, w.now).ns,
+                     mu_mono_add_ms(member_heard(&w), MEMBER_KEPT_MS * 29 / 30).ns);
+    w.now = mu_mono_add_ms(w.now, 500);
+    w.m.link.confirmed = w.now;
+    assert_int_equal(mu_member_counted_until(&w.m, w.now).ns,
+                     mu_mono_add_ms(w.now, MEMBER_KEPT_MS * 29 / 30).ns);
+    w.m.link.hosting = true;
+    assert_int_equal(mu_member_counted_until(&w.m, w.now).ns, MU_MONO_NEVER.ns);
+    w.m.link.hosting = false;
+    member_world_leave(&w);
+    assert_int_equal(mu_member_counted_until(&w.m, w.now).ns, MU_MONO_NEVER.ns);
+}
+
 static size_t tried;
 
 static void try_all(const struct member_world *from, unsigned depth)
@@ -122,6 +144,7 @@ static void test_long_orders_of_events_hold(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_who_is_counted_on_is_so_for_a_while),
         cmocka_unit_test(test_all_short_orders_of_events_hold_from_each_state),
         cmocka_unit_test(test_long_orders_of_events_hold),
     };
