@@ -351,7 +351,8 @@ static bool may_be_mixed(const struct run_options *o, const struct muster_lock *
     const char *backend = o->rdzv.backend;
 
     return (lock->insecure || lock->allow_count != 0) &&
-           (strcmp(backend, "c10d") == 0 || strcmp(backend, "etcd-v2") == 0);
+           (strcmp(backend, "c10d") == 0 || strcmp(backend, "etcd-v2") == 0 ||
+            strcmp(backend, "etcd") == 0);
 }
 
 static struct mu_agent_service_config make_config(struct run_options *o)

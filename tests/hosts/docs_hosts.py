@@ -197,7 +197,7 @@ def test_from_torchrun():
 
 
 def has_state(site, host):
-    """Whether a first node has come to the run: its state is longer than what stands there before."""
+    """Whether a first node has come to the run: a state is longer than what stands there before."""
     command = "muster kv --store tcp://node0:29400 get torch.rendezvous.job7"
     return len(site.ask(host, command)[1]) > 99
 
@@ -207,14 +207,17 @@ def test_from_torchrun_mixed():
     page = "docs/from-torchrun.md"
     torchrun = [line for line in commands(page, "standalone") if "node0" in line][0]
     mixed = commands(page, "hosts mixed")[0]
+    with_token = mixed.replace("--allow", "--token-file job.token --allow")
     for what, first, second, count in (("torchrun hosts", torchrun, mixed, 9),
                                        ("muster hosts", mixed, torchrun, 9),
-                                       ("muster on both", mixed, mixed, 2)):
+                                       ("muster on both", mixed, mixed, 2),
+                                       ("with a token", with_token, torchrun, 9)):
         with Rig(2) as rig:
             site = Site(rig)
             a, b = rig.hosts
+            site.run(a, "muster keygen token job.token", "from-torchrun: %s: a token" % what)
             early = site.start(a, first)
-            if first is mixed:
+            if first is not torchrun:
                 wait_until(lambda: has_state(site, a), "a state", PATIENCE, 0.2)
             site.together([b], [second], "worker", "from-torchrun: %s: the second" % what)
             checks.equal(early.wait(PATIENCE), 0, "from-torchrun: %s: the first" % what)
