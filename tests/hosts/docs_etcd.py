@@ -6,7 +6,7 @@ are called e0, e1 and e2, the others train.
 """
 import os
 
-from docs_site import IN_ETCD, PATIENCE, Site, checks, commands, fill, unrun
+from docs_site import PATIENCE, Site, checks, commands, fill, unrun
 from rig import Rig, option, skip, wait_until
 
 PAGE = "docs/from-etcd.md"
@@ -126,5 +126,5 @@ if __name__ == "__main__":
         skip("there is no etcd")
     checks.run_tests(globals())
     if not option("only", ""):
-        checks.equal(list(unrun(IN_ETCD)), [], "every command for several hosts was run")
+        checks.equal(list(unrun("docs_etcd")), [], "every command for several hosts was run")
     checks.done()

@@ -40,8 +40,9 @@ exec /usr/bin/python3 -m torch.distributed.run -r 1 -t 1 "$@"
 """
 
 
-# The pages whose commands tests/hosts/docs_etcd.py runs; docs_hosts.py runs those of all others.
 IN_ETCD = ("docs/from-etcd.md", "docs/rendezvous-etcd-v3.md")
+# The commands of a swarm, on any page.
+SWARM = re.compile(r"/ip4/|--dht\b|\$BOOT|\bmuster (dht|peer|p2pd)\b")
 RAN = []  # the texts that were run, as the pages have them
 # What names another host in a command: those of the examples, and all addresses at once.
 FAR = re.compile(r"\bnode\d|\b10\.0\.0\.\d|\b203\.0\.113\.|\b192\.0\.2\.|\b0\.0\.0\.0\b|\$BOOT|"
@@ -69,12 +70,17 @@ def far_commands(page):
             yield number, line
 
 
-def unrun(paths):
-    """Those of these pages that nobody has run."""
+def runner_of(path, line):
+    """The program of this folder that runs it."""
+    return "docs_etcd" if path in IN_ETCD else "docs_swarm" if SWARM.search(line) else "docs_hosts"
+
+
+def unrun(program):
+    """What this program should have run, and has not."""
     ran = [squeeze(text) for text in RAN]
-    for path in paths:
-        for number, line in far_commands(PAGES[path]):
-            if not any(squeeze(line) in text for text in ran):
+    for path, page in PAGES.items():
+        for number, line in far_commands(page):
+            if runner_of(path, line) == program and not any(squeeze(line) in text for text in ran):
                 yield "%s:%d: %s" % (path, number, line)
 
 

@@ -12,8 +12,9 @@ import re
 import struct
 import time
 
-from docs_hosts import PATIENCE, Site, block, checks, commands, read_model, write_model
-from rig import Rig, muster_path, wait_until
+from docs_hosts import read_model, write_model
+from docs_site import PATIENCE, Site, block, checks, commands, fill, unrun
+from rig import Rig, muster_path, option, wait_until
 import p2pd_lib
 
 RUN = "run_state_averager"
@@ -96,9 +97,9 @@ def test_dht_page():
         a, b, c = rig.hosts
         first, second, store, get = commands("docs/dht.md", "hosts dht")
         address = dialled(site.serve(a, first, "joined", "dht.md: the first node"), a)
-        site.serve(b, second.replace(there, address), "joined", "dht.md: another")
-        site.run(c, store.replace(there, address), "dht.md: a record")
-        said = site.run(c, get.replace(there, address), "dht.md: is found")
+        site.serve(b, fill(second, {there: address}), "joined", "dht.md: another")
+        site.run(c, fill(store, {there: address}), "dht.md: a record")
+        said = site.run(c, fill(get, {there: address}), "dht.md: is found")
         checks.equal(json.loads(said)["value"], "hello", "dht.md: and is the same")
 
 
@@ -108,10 +109,10 @@ def test_relay_page():
         a, b, c = rig.hosts
         serve, via, ping = commands("docs/relay.md", "hosts relay")
         address = dialled(site.serve(a, serve, "/p2p/", "relay.md: a relay"), a)
-        peer = site.serve(b, via.replace("/ip4/…/tcp/4001/p2p/RELAY", address), "p2p-circuit",
+        peer = site.serve(b, fill(via, {"/ip4/…/tcp/4001/p2p/RELAY": address}), "p2p-circuit",
                           "relay.md: a peer that is reached through it")
         name = re.search(r"p2p-circuit/p2p/(\w+)", peer.output())[1]
-        text = ping.replace("/ip4/…/tcp/4001/p2p/RELAY", address).replace("PEER", name)
+        text = fill(ping, {"/ip4/…/tcp/4001/p2p/RELAY": address, "PEER": name})
         checks.ok("time=" in site.run(c, text, "relay.md: from anywhere"), "relay.md: a round trip")
 
 
@@ -124,8 +125,8 @@ def test_state_page():
         first, second, pull = commands("docs/state.md", "hosts swarm")
         there = "/ip4/10.0.0.1/tcp/29701/p2p/12D3..."
         address = dialled(site.serve(a, first, "found in the DHT", "state.md: the first"), a)
-        site.serve(b, second.replace(there, address), "found in the DHT", "state.md: another")
-        site.run(c, pull.replace(there, address), "state.md: a newcomer")
+        site.serve(b, fill(second, {there: address}), "found in the DHT", "state.md: another")
+        site.run(c, fill(pull, {there: address}), "state.md: a newcomer")
         checks.equal(read_model(c, "state.safetensors"), model, "state.md: and it is the same")
 
 
@@ -343,4 +344,6 @@ def test_no_relay():
 
 if __name__ == "__main__":
     checks.run_tests(globals())
+    if not option("only", ""):
+        checks.equal(list(unrun("docs_swarm")), [], "every command for several hosts was run")
     checks.done()
