@@ -20,11 +20,23 @@ static void put_place(const struct mu_rdzv_c10d *n, char *where, char *doctor, s
     }
 }
 
+/* An agent of PyTorch 1.13 ends when it finds the newer dialect, and is missed from then on. Only a
+ * store at an endpoint shows which agents come, so elsewhere the user has to say it. */
+static const char *say_dialect(const struct mu_rdzv_c10d *n)
+{
+    bool shows = n->config.place == MU_RDZV_C10D_ETCD_V3 ||
+                 (n->config.place == MU_RDZV_C10D_STORE && !n->config.file);
+
+    return shows || n->config.dialect_given || n->machine.v.dialect == MU_RDZV_DIALECT_1_13
+               ? ""
+               : "; if a missing node has PyTorch 1.13's agent, give --rdzv-conf dialect=1.13 here";
+}
+
 void mu_rdzv_c10d_explain(struct mu_rdzv_c10d *n)
 {
     char where[MU_ADDR_HOST_MAX + 32];
     char doctor[sizeof(where)];
-    char text[MU_ERRMSG_CAP + sizeof(doctor) + 80];
+    char text[MU_ERRMSG_CAP + sizeof(doctor) + 160];
     struct mu_errmsg words = {{0}};
 
     if (n->state != MU_RDZV_C10D_JOINING || n->freeing) {
@@ -35,8 +47,9 @@ void mu_rdzv_c10d_explain(struct mu_rdzv_c10d *n)
         mu_rdzv_handler_unreached(&n->base, where, doctor, &words);
         (void)snprintf(text, sizeof(text), "%s", words.text);
     } else if (mu_rdzv_say_join(&n->machine, &words)) {
-        (void)snprintf(text, sizeof(text), "%s; on a missing node, try `muster doctor %s`",
-                       words.text, doctor);
+        (void)snprintf(text, sizeof(text), "%s%s%s%s%s", words.text,
+                       doctor[0] == '\0' ? "" : "; on a missing node, try `muster doctor ", doctor,
+                       doctor[0] == '\0' ? "" : "`", say_dialect(n));
     } else {
         (void)snprintf(text, sizeof(text), "%s", words.text);
     }
