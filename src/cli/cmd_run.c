@@ -27,8 +27,9 @@ struct run {
     struct run_watch watch;
     struct run_explain explain;
     char host[256];
-    uint32_t ranks[RUN_WORKERS_MAX]; /* ranks of the workers that are being started */
-    bool wordy;                      /* every decision is printed */
+    char page[MU_RDZV_RUN_ID_MAX + 1]; /* the status page's address for others */
+    uint32_t ranks[RUN_WORKERS_MAX];   /* ranks of the workers that are being started */
+    bool wordy;                        /* every decision is printed */
     int code;
 };
 
@@ -167,6 +168,11 @@ static size_t on_output(void *context, uint32_t local_rank, struct mu_child *chi
 static size_t on_tail(void *context, uint32_t local_rank, uint8_t *buf, size_t cap)
 {
     return mu_output_tail(((struct run *)context)->output, local_rank, buf, cap);
+}
+
+static void on_step(void *context, uint32_t local_rank, uint64_t step)
+{
+    run_watch_step(&((struct run *)context)->watch, local_rank, step);
 }
 
 static void on_exited(void *context, const struct mu_agent_worker_end *end)
@@ -432,6 +438,7 @@ static int run_agent(struct run *r)
         .output = on_output,
         .tail = on_tail,
         .started = on_started,
+        .step = on_step,
         .exited = on_exited,
         .gone = on_gone,
         .ended = on_ended,
@@ -450,6 +457,8 @@ static int run_agent(struct run *r)
     run_events_init(&r->events, &r->o, r->output, r->loop.env, r->host);
     say_meeting(r);
     code = run_watch_open(&r->watch, &r->o, &config, mu_uv_env_env(r->loop.uv), r->output, r->host);
+    config.rdzv.page = run_watch_address_for_others(&r->watch, config.rdzv.local_addr, r->host,
+                                                    r->page, sizeof(r->page));
     err = code != 0 ? 0 : mu_agent_service_new(r->loop.env, &config, &events, &r->agent, &msg);
     if (err != 0) {
         code = cli_fail(CLI_FAILED, "%s", msg.text);

@@ -71,6 +71,31 @@ const char *run_watch_address(const struct run_watch *w, char *buf, size_t cap)
     return w->page == NULL ? "" : mu_addr_format(mu_status_page_addr(w->page), buf, cap);
 }
 
+static bool is_any_address(const char *host)
+{
+    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+const char *run_watch_address_for_others(const struct run_watch *w, const char *local_addr,
+                                         const char *host, char *buf, size_t cap)
+{
+    struct mu_addr node = {.kind = MU_ADDR_TCP};
+    struct mu_addr page;
+
+    if (w->page == NULL) {
+        return "";
+    }
+    page = *mu_status_page_addr(w->page);
+    (void)snprintf(node.host, sizeof(node.host), "%s",
+                   local_addr == NULL || local_addr[0] == '\0' ? host : local_addr);
+    if (is_any_address(page.host)) {
+        memcpy(page.host, node.host, sizeof(page.host));
+    } else if (mu_addr_is_loopback(&page) && !mu_addr_is_loopback(&node)) {
+        return "";
+    }
+    return mu_addr_format(&page, buf, cap);
+}
+
 /* --- what happens ----------------------------------------------------------------------------- */
 
 void run_watch_log(struct run_watch *w, const char *line)
@@ -124,6 +149,11 @@ void run_watch_started(struct run_watch *w, const struct mu_agent_service *agent
         }
     }
     mu_agent_status_started(&w->status, agent);
+}
+
+void run_watch_step(struct run_watch *w, uint32_t local_rank, uint64_t step)
+{
+    mu_agent_status_step(&w->status, local_rank, step);
 }
 
 void run_watch_exited(struct run_watch *w, const struct mu_agent_worker_end *end)

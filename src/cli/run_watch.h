@@ -3,7 +3,7 @@
  * json, --events). The agent's callbacks are passed on to it.
  *
  *     run_watch_open(&w, &options, &config, env, output, host)
- *     run_watch_log(), _record(), _prepare(), _started(), _exited(), _gone(), _ended()
+ *     run_watch_log(), _record(), _prepare(), _started(), _step(), _exited(), _gone(), _ended()
  *     run_watch_close(&w, then, context)       then(context) once the page is closed
  *     run_watch_fini(&w)
  */
@@ -35,11 +35,16 @@ void run_watch_close(struct run_watch *w, void (*then)(void *context), void *con
 void run_watch_fini(struct run_watch *w);
 /** Returns the page's address, for the user; "": there is no page. */
 const char *run_watch_address(const struct run_watch *w, char *buf, size_t cap);
+/** Returns HOST:PORT at which other nodes can open the page, if they can; else "". `local_addr` is
+ * how they reach this node; "" or NULL: under its host name. */
+const char *run_watch_address_for_others(const struct run_watch *w, const char *local_addr,
+                                         const char *host, char *buf, size_t cap);
 
 void run_watch_log(struct run_watch *w, const char *line);
 void run_watch_record(struct run_watch *w, const struct mu_rdzv_record *record);
 void run_watch_prepare(struct run_watch *w, const struct mu_agent_attempt *attempt);
 void run_watch_started(struct run_watch *w, const struct mu_agent_service *agent);
+void run_watch_step(struct run_watch *w, uint32_t local_rank, uint64_t step);
 void run_watch_exited(struct run_watch *w, const struct mu_agent_worker_end *end);
 void run_watch_gone(struct run_watch *w);
 void run_watch_ended(struct run_watch *w, const struct mu_agent_verdict *verdict);

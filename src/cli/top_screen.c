@@ -253,11 +253,15 @@ static void put_worker(struct drawing *d, const json_t *w)
 {
     const char *state = text_of(w, "state");
     const json_t *code = json_object_get(w, "exit_code");
+    const json_t *step = json_object_get(w, "step");
     char since[16];
-    char ended[32] = "";
+    char ended[64] = "";
 
     if (code != NULL) {
         (void)snprintf(ended, sizeof(ended), "  ended with %.0f", json_number_value(code));
+    } else if (step != NULL) {
+        (void)snprintf(ended, sizeof(ended), "  step %.0f, step time %.3f s",
+                       json_number_value(step), number_of(w, "step_us") / 1e6);
     }
     put(d, strcmp(state, "running") == 0 ? NULL : style_of(state),
         "  %5.0f  %5.0f  %9.0f  %-10s %s%s", number_of(w, "rank"), number_of(w, "local_rank"),

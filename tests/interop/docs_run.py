@@ -8,6 +8,7 @@ A block behind <!-- test: run --> is run as it stands, in order with the others 
 command that serves goes on beside them, and what a comment "# prints X" says must be printed. Other
 marks have a function here each. Ports are replaced.
 """
+import json
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 import lib
 
@@ -168,6 +170,28 @@ def run_from_torchrun(page, rig, checks):
     checks.ok(code == 0 and "worker 3 of 4" in said, "from-torchrun: standalone", said)
 
 
+# --- watching -----------------------------------------------------------------------------------
+
+def run_operate(page, rig, checks):
+    rig.write("train.py", marked(page, "steps") + """
+import time
+for step in range(1200):
+    report_step(step)
+    time.sleep(0.05)
+""")
+    job = rig.start("muster run --standalone --http 127.0.0.1:0 train.py")
+    checks.ok(rig.wait_for(job, "status at http"), "operate: the page is there", rig.said(job))
+    address = re.search(r"status at (http://[0-9.:]+/)", rig.said(job))[1]
+
+    def last_step():
+        with urllib.request.urlopen(address + "status.json", timeout=20) as answer:
+            workers = json.load(answer)["workers"]
+        return workers and workers[0].get("step", 0) > 2 and workers[0]["step_us"] >= 50000
+
+    checks.ok(lib.wait_until(last_step, "steps are reported"), "operate: steps and their times")
+    rig.stop(job)
+
+
 def main():
     muster = lib.muster_path()
     checks = lib.Checks()
@@ -177,6 +201,7 @@ def main():
         try:
             run_readme(all_pages["README.md"], rig, checks)
             run_from_torchrun(all_pages["docs/from-torchrun.md"], rig, checks)
+            run_operate(all_pages["docs/operate.md"], rig, checks)
         finally:
             rig.stop_all()
     checks.done()

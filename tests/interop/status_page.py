@@ -414,6 +414,193 @@ def test_a_browser_sees_why_a_run_ended():
         shoot("run-failed", wide=wide, narrow=narrow)
 
 
+TITLE = "document.title"
+
+
+class Cluster:
+    """A server with a page, and agents with pages, each of which runs one worker that reports its
+    steps. A worker ends with the code in the file that is named after its node, once that is there."""
+
+    WORKER = """
+node="$0.$NODE"
+exec 3<&"$MUSTER_NOTIFY_FD"
+step=0
+while [ ! -e "$node" ]; do
+    step=$((step + 1))
+    echo "step $step" >&3
+    sleep 0.1
+done
+code=$(cat "$node")
+rm "$node"
+exit "$code"
+"""
+
+    def __init__(self, scratch, server, run="train-19", nnodes="2:4", restarts=3):
+        self.script = os.path.join(scratch, "worker.sh")
+        with open(self.script, "w") as file:
+            file.write(self.WORKER)
+        self.scratch, self.server, self.run = scratch, server, run
+        self.args = ["--nnodes", nnodes, "--max-restarts", str(restarts)]
+        self.agents = {}
+
+    def add(self, name):
+        errors = open(os.path.join(self.scratch, name), "ab")
+        self.agents[name] = subprocess.Popen(
+            [muster_path(), "run", "--rdzv-backend", "muster", "--rdzv-endpoint",
+             endpoint_of(self.server), "--rdzv-id", self.run, *self.args, "--rdzv-conf",
+             "name=" + name + ",is_host=0,last_call_timeout=1,upscale_delay=0", "--no-python",
+             "--http", HOST + ":0", "sh", self.script], stdout=subprocess.DEVNULL, stderr=errors,
+            preexec_fn=die_with_parent, env=dict(os.environ, NODE=name, LOGLEVEL="INFO"))
+        errors.close()
+
+    def end(self, name, code):
+        with open("%s.%s.new" % (self.script, name), "w") as file:
+            file.write(str(code))
+        os.rename("%s.%s.new" % (self.script, name), "%s.%s" % (self.script, name))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.agents.values():
+            process.terminate()
+        for process in self.agents.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def run_of(page):
+    return state_of(page)["runs"][0]
+
+
+def running(page, count):
+    run = state_of(page)["runs"]
+    return run and run[0]["state"] == "running" and len(run[0]["members"]) == count and run[0]
+
+
+# Of each kind of event how many there are on the time line, by the drawings themselves.
+MARKS = "Object.fromEntries(['joined', 'lost', 'left', 'failed'].map(k => " \
+    "[k, document.querySelectorAll('svg.timeline path.' + k).length]))"
+# What is drawn lies inside of its picture, and no row covers another.
+INSIDE = """[...document.querySelectorAll('svg')].every(svg => {
+  const box = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('path, text')].every(p => {
+    const b = p.getBoundingClientRect();
+    return b.left >= box.left - 6 && b.right <= box.right + 6 && b.top >= box.top - 1 && b.bottom <= box.bottom + 1;
+  });
+})"""
+
+
+def dark(browser):
+    browser.call("Emulation.setEmulatedMedia",
+                 features=[{"name": "prefers-color-scheme", "value": "dark"}])
+
+
+def test_the_page_of_a_run_with_a_loss_and_a_failure():
+    with Scratch() as scratch, Muster("--http", HOST + ":0") as server, \
+            Cluster(scratch, server) as cluster, Browser(1200, 900) as wide, \
+            Browser(1200, 900) as night, Browser(390, 844, mobile=True) as narrow:
+        page = page_of(server)
+        dark(night)
+        for browser in (wide, night, narrow):
+            browser.open(page)
+        for name in ("alpha", "beta", "gamma"):
+            cluster.add(name)
+        wait_until(lambda: running(page, 3), "three nodes run")
+        cluster.agents["gamma"].kill()
+        wait_until(lambda: running(page, 2), "two go on")
+        cluster.end("beta", 3)
+        wait_until(lambda: run_of(page)["restarts_left"] == 2 and running(page, 2),
+                   "the workers were started again")
+        cluster.add("delta")
+        run = wait_until(lambda: running(page, 3), "a node joined")
+        kinds = [p["what"] for p in run["history"]]
+        checks.ok([k for k in kinds if k in ("lost", "failed", "round")] ==
+                  ["round", "lost", "round", "failed", "round", "round"],
+                  "the time line has the loss, the failure and the rounds in their order", kinds)
+        lost = next(p for p in run["history"] if p["what"] == "lost")
+        failed = next(p for p in run["history"] if p["what"] == "failed")
+        checks.equal((lost["who"], failed["who"], [p["nodes"] for p in run["history"]
+                                                   if p["what"] == "round"]),
+                     ("gamma", "beta", [3, 2, 2, 3]), "and says who, and with how many nodes")
+        metrics = get(page + "metrics")[2].splitlines()
+        checks.ok("muster_losses_total 1" in metrics and "muster_restarts_total 1" in metrics,
+                  "Prometheus is told of both", metrics)
+        for browser, name in ((wide, "wide"), (night, "dark"), (narrow, "narrow")):
+            wait_until(lambda: "delta" in browser.evaluate(TEXT % "runs"), "the new node is seen")
+            marks = browser.evaluate(MARKS)
+            checks.ok(marks["lost"] == 1 and marks["failed"] == 1 and marks["left"] == 0 and
+                      marks["joined"] >= 2, "%s: the time line shows each" % name, marks)
+            wait_until(lambda: "running" in browser.evaluate(TITLE), "the page shows that it runs")
+            checks.equal((browser.evaluate(NARROW), browser.evaluate(INSIDE)), (True, True),
+                         "%s: nothing is wider than the screen or outside of its drawing" % name)
+            checks.equal(browser.evaluate(TITLE), "train-19: running – muster",
+                         "%s: the title says which job it is" % name)
+        tips = wide.evaluate("[...document.querySelectorAll('svg.timeline title')]"
+                             ".map(t => t.textContent).join('\\n')")
+        checks.ok("gamma was lost, round 0" in tips and "beta failed, round 1" in tips,
+                  "what is pointed at is named", tips)
+        colors = [b.evaluate("getComputedStyle(document.querySelector('path.lost')).fill + "
+                             "getComputedStyle(document.body).backgroundColor")
+                  for b in (wide, night)]
+        checks.ok(colors[0] != colors[1], "the dark page has colors of its own", colors)
+        shoot("run", wide=wide, dark=night, narrow=narrow)
+        links = wide.evaluate("[...document.links].map(a => [a.textContent, a.href])")
+        checks.equal(sorted(name for name, _ in links), ["alpha", "beta", "delta"],
+                     "each node's name leads to its agent")
+        # As a person does: a click, while the page changes four times a second.
+        wide.evaluate("[...document.links].find(a => a.textContent === 'beta').scrollIntoView()")
+        click(wide, "beta")
+        wait_until(lambda: wide.evaluate("location.href") == dict(links)["beta"],
+                   "the agent's page is opened")
+        seen = wait_until(lambda: "step time" in (wide.evaluate(TEXT % "agent") or "") and
+                          wide.evaluate("document.querySelector('svg.steps') !== null") and
+                          wide.evaluate(TEXT % "agent"), "the agent's page shows steps")
+        checks.ok("train-19" in seen and re.search(r"last \d+ steps: median \d", seen),
+                  "with how long they take", seen)
+        checks.equal(wide.evaluate(TITLE), "train-19: running, node 1 of 3 – muster",
+                     "its title says which node it is")
+        status = state_of(dict(links)["beta"])
+        step = status["workers"][0]
+        checks.ok(step["step"] > 1 and 90000 < step["step_us"] < 60000000,
+                  "the status has step and time", step)
+        metrics = get(dict(links)["beta"] + "metrics")[2]
+        checks.ok(re.search(r'^muster_agent_step\{run="train-19"\} \d+$', metrics, re.M) and
+                  re.search(r'^muster_agent_step_seconds\{run="train-19"\} \d+\.\d{6}$', metrics,
+                            re.M), "and so have the metrics", metrics)
+        night.open(dict(links)["beta"])
+        narrow.open(dict(links)["beta"])
+        for browser in (night, narrow):
+            wait_until(lambda: browser.evaluate("document.querySelector('svg.steps') !== null"),
+                       "steps are drawn")
+            checks.equal((browser.evaluate(NARROW), browser.evaluate(INSIDE)), (True, True),
+                         "they fit the screen")
+        shoot("agent-steps", wide=wide, dark=night, narrow=narrow)
+        check_metrics("a server", get(page + "metrics")[2])
+        check_metrics("an agent", metrics)
+
+
+def click(browser, text):
+    """Presses and releases the mouse on a link, half a second apart."""
+    for kind in ("mousePressed", "mouseReleased"):
+        if kind == "mousePressed":
+            x, y = wait_until(lambda: browser.evaluate(
+                "(a => a && [a.getBoundingClientRect().x + 5, a.getBoundingClientRect().y + 5])"
+                "([...document.links].find(a => a.textContent === %r))" % text), "a link")
+        browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        time.sleep(0.5 if kind == "mousePressed" else 0)
+
+
+def check_metrics(whose, text):
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True,
+                          text=True, timeout=60)
+    checks.equal((done.returncode, done.stdout + done.stderr), (0, ""),
+                 "promtool has nothing to say of %s's metrics" % whose)
+
+
 class State:
     """`muster state ...` with a page."""
 
@@ -476,6 +663,8 @@ def test_downloads_are_seen_as_they_go():
                           "muster_state_total_bytes %d\n" % size in text and
                           re.search(r"muster_state_given_bytes_total [1-9]", text),
                           "for Prometheus, too", text)
+                check_metrics("a donor", get(page + "metrics")[2])
+                check_metrics("a newcomer", get(own + "metrics")[2])
                 first = wait_until(lambda: wide.evaluate("(document.querySelector('.bar i') || "
                                                          "{style: {}}).style.width"), "a bar")
                 later = wait_until(lambda: wide.evaluate(

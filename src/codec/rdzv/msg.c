@@ -16,7 +16,7 @@
 
 #define JOIN_FLAGS                                                                                 \
     ((uint32_t)(MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW | MU_RDZV_JOIN_SPARES |                    \
-                MU_RDZV_JOIN_SPENT | MU_RDZV_JOIN_LOSSES))
+                MU_RDZV_JOIN_SPENT | MU_RDZV_JOIN_LOSSES | MU_RDZV_JOIN_PAGE))
 
 static bool names_fit(const struct mu_span *names, size_t count, size_t *size)
 {
@@ -59,10 +59,11 @@ int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
     bool bounded = (join->flags & MU_RDZV_JOIN_SPARES) != 0;
     bool counted = (join->flags & MU_RDZV_JOIN_SPENT) != 0;
     bool losses = (join->flags & MU_RDZV_JOIN_LOSSES) != 0;
+    bool paged = (join->flags & MU_RDZV_JOIN_PAGE) != 0;
     size_t size = 1 + 5 * 4 + 4 * 8 + (bounded ? 4u : 0) + (counted ? 4u : 0) + (losses ? 12u : 0);
     int err;
 
-    if (!names_fit(names, 4, &size)) {
+    if (!names_fit(names, 4, &size) || (paged && !names_fit(&join->page, 1, &size))) {
         return MUSTER_ELIMIT;
     }
     err = mu_buf_reserve(out, size);
@@ -91,6 +92,9 @@ int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
     if (losses) {
         mu_buf_put_u32(out, join->losses_max);
         mu_buf_put_u64(out, join->losses_ms);
+    }
+    if (paged) {
+        put_name(out, join->page);
     }
     return 0;
 }
@@ -122,6 +126,9 @@ int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join)
     if ((join.flags & MU_RDZV_JOIN_LOSSES) != 0) {
         join.losses_max = mu_read_u32(&r);
         join.losses_ms = mu_read_u64(&r);
+    }
+    if ((join.flags & MU_RDZV_JOIN_PAGE) != 0) {
+        join.page = read_name(&r);
     }
     if (r.failed || (join.flags & ~JOIN_FLAGS) != 0) {
         return MUSTER_EPROTO;

@@ -30,7 +30,7 @@
 #define MU_RDZV_METHOD_EXPLAIN "muster::Rendezvous.explain"
 #define MU_RDZV_METHOD_CLOSE   "muster::Rendezvous.close"
 
-#define MU_RDZV_NAME_LEN_MAX 255 /* run id, node, topology, address: each */
+#define MU_RDZV_NAME_LEN_MAX 255 /* run id, node, topology, address, page: each */
 
 enum {
     MU_RDZV_JOIN_MEMBERS = 1 << 0, /* it wants the list of members with every assignment */
@@ -38,6 +38,7 @@ enum {
     MU_RDZV_JOIN_SPARES = 1 << 2,  /* `spares` is set: a bound */
     MU_RDZV_JOIN_SPENT = 1 << 3,   /* `spent` is set */
     MU_RDZV_JOIN_LOSSES = 1 << 4,  /* `losses_max` and `losses_ms` are set */
+    MU_RDZV_JOIN_PAGE = 1 << 5,    /* `page` is set */
 };
 
 /*
@@ -64,6 +65,7 @@ struct mu_rdzv_join {
     uint32_t spent;            /* restarts in `incarnation` that it knows of */
     uint32_t losses_max;       /* how many nodes may be lost; the first node sets these, too */
     uint64_t losses_ms;        /* in this time */
+    struct mu_span page;       /* HOST:PORT of its agent's status page, for those who look */
 };
 
 /* What a member reports when it drops out of a round. It stays a member. */

@@ -26,6 +26,7 @@ struct mu_rdzv_params {
     uint32_t nodes_max;
     const char *local_addr; /* how others reach this node; "": its host name */
     const char *config;     /* "key=value,key=value" */
+    const char *page;       /* HOST:PORT of this node's status page; "": it has no page */
 };
 
 /** MUSTER_EINVAL, with a text: backend or run id empty, minimum below one, maximum below the

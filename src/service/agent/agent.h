@@ -165,6 +165,8 @@ struct mu_agent_service_events {
      * May be NULL.
      */
     void (*gone)(void *context, const struct mu_agent_attempt *attempt);
+    /** A worker says that it has finished a step of its training. May be NULL. */
+    void (*step)(void *context, uint32_t local_rank, uint64_t step);
     /** A worker has ended. May be NULL. */
     void (*exited)(void *context, const struct mu_agent_worker_end *end);
     /** The agent's work is done. Once. */

@@ -49,6 +49,16 @@ static void note(struct mu_agent_status *s, const char *text)
     mu_status_events_add(&s->events, mu_env_now(s->env).wall, s->config->rdzv.run_id, text);
 }
 
+static void mark(struct mu_agent_status *s, enum mu_status_mark what, uint32_t nodes,
+                 const char *who)
+{
+    struct mu_status_point point = {
+        .at = mu_env_now(s->env).wall, .round = s->attempt.round, .mark = what, .nodes = nodes};
+
+    (void)snprintf(point.who, sizeof(point.who), "%s", who);
+    mu_status_history_add(&s->history, &point);
+}
+
 static void set_worker(struct mu_agent_status *s, uint32_t i, enum mu_agent_worker_state state)
 {
     s->workers[i].state = state;
@@ -66,6 +76,8 @@ void mu_agent_status_prepare(struct mu_agent_status *s, const struct mu_agent_at
     s->attempt = *attempt;
     s->has_attempt = true;
     s->state = "starting";
+    s->steps.known = false;
+    mark(s, MU_STATUS_ROUND, attempt->group_world, "");
     for (uint32_t i = 0; i < s->worker_count; i++) {
         s->workers[i] = (struct mu_agent_status_worker){0};
         set_worker(s, i, MU_WORKER_STARTING);
@@ -83,6 +95,39 @@ void mu_agent_status_started(struct mu_agent_status *s, const struct mu_agent_se
             set_worker(s, i, MU_WORKER_RUNNING);
         }
     }
+}
+
+static void keep_step_time(struct mu_agent_status_steps *steps, uint32_t local_rank, uint64_t ns)
+{
+    uint64_t us = ns / 1000;
+
+    if (!steps->known) {
+        steps->known = true;
+        steps->local_rank = local_rank;
+    }
+    if (steps->local_rank == local_rank) {
+        steps->us[steps->count++ % MU_AGENT_STATUS_STEPS] =
+            us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+    }
+}
+
+/* Steps that a worker does not report are part of the next one that it does. */
+void mu_agent_status_step(struct mu_agent_status *s, uint32_t local_rank, uint64_t step)
+{
+    mu_mono_t now = mu_env_now(s->env).mono;
+    struct mu_agent_status_worker *w;
+
+    if (local_rank >= s->worker_count) {
+        return;
+    }
+    w = &s->workers[local_rank];
+    if (w->has_step && step > w->step) {
+        w->step_ns = mu_mono_since(w->step_at, now) / (step - w->step);
+        keep_step_time(&s->steps, local_rank, w->step_ns);
+    }
+    w->has_step = true;
+    w->step = step;
+    w->step_at = now;
 }
 
 void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_worker_end *end)
@@ -104,6 +149,8 @@ void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_wor
 
         s->failures++;
         s->state = "stopping";
+        (void)snprintf(text, sizeof(text), "rank %" PRIu32, end->rank);
+        mark(s, MU_STATUS_FAILED, 1, text);
         if (name != NULL) {
             (void)snprintf(text, sizeof(text), "rank %" PRIu32 " was ended by %s", end->rank, name);
         } else {
@@ -117,6 +164,7 @@ void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_wor
 void mu_agent_status_gone(struct mu_agent_status *s)
 {
     s->state = "joining";
+    mark(s, MU_STATUS_ENDED, 0, "");
 }
 
 /* The states' spelling. */
@@ -141,6 +189,7 @@ void mu_agent_status_ended(struct mu_agent_status *s, const struct mu_agent_verd
 {
     s->ended = true;
     s->state = state_after(v->outcome);
+    mark(s, MU_STATUS_OVER, 0, "");
     (void)snprintf(s->verdict, sizeof(s->verdict), "%s", v->text == NULL ? "" : v->text);
     if (v->has_failure && mu_failure_brief(&s->failure, &v->first_failure) != 0) {
         mu_buf_reset(&s->failure);
@@ -203,9 +252,29 @@ static void put_workers(struct mu_status_text *t, const struct mu_agent_status *
         if (w->state > MU_WORKER_RUNNING) {
             mu_status_put(t, ",\"exit_code\":%d", w->exit_code);
         }
+        if (w->has_step) {
+            mu_status_put(t, ",\"step\":%" PRIu64 ",\"step_us\":%" PRIu64, w->step,
+                          w->step_ns / 1000);
+        }
         mu_status_put(t, "}");
     }
     mu_status_put(t, "],\"workers_more\":%" PRIu32, count - told);
+}
+
+static void put_steps(struct mu_status_text *t, const struct mu_agent_status *s)
+{
+    const struct mu_agent_status_steps *steps = &s->steps;
+    uint64_t first =
+        steps->count < MU_AGENT_STATUS_STEPS ? 0 : steps->count - MU_AGENT_STATUS_STEPS;
+
+    if (steps->count == 0) {
+        return;
+    }
+    mu_status_put(t, ",\"step_times_us\":[");
+    for (uint64_t i = first; i < steps->count; i++) {
+        mu_status_put(t, "%s%" PRIu32, i == first ? "" : ",", steps->us[i % MU_AGENT_STATUS_STEPS]);
+    }
+    mu_status_put(t, "]");
 }
 
 static void put_verdict(struct mu_status_text *t, const struct mu_agent_status *s)
@@ -234,6 +303,8 @@ static int tell_json(void *context, struct mu_buf *out)
                   strcmp(s->state, "running") == 0 ? "true" : "false");
     put_agent(&t, s);
     put_workers(&t, s);
+    put_steps(&t, s);
+    mu_status_history_put(&t, &s->history);
     put_verdict(&t, s);
     mu_status_events_put(&t, &s->events);
     mu_status_put(&t, "}");
@@ -249,6 +320,27 @@ static void put_figure(struct mu_status_text *t, const struct mu_agent_status *s
     mu_status_put(t, "%s{run=", name);
     mu_status_quote(t, s->config->rdzv.run_id);
     mu_status_put(t, "} %" PRIu64 "\n", value);
+}
+
+/* Of the first worker here that reports its steps. */
+static void put_step_metrics(struct mu_status_text *t, const struct mu_agent_status *s)
+{
+    for (uint32_t i = 0; s->has_attempt && i < s->worker_count; i++) {
+        const struct mu_agent_status_worker *w = &s->workers[i];
+
+        if (!w->has_step) {
+            continue;
+        }
+        put_figure(t, s, "muster_agent_step", "gauge", "The last step of training.", w->step);
+        if (w->step_ns != 0) {
+            mu_status_metric(t, "muster_agent_step_seconds", "gauge", "How long that step took.");
+            mu_status_put(t, "muster_agent_step_seconds{run=");
+            mu_status_quote(t, s->config->rdzv.run_id);
+            mu_status_put(t, "} %" PRIu64 ".%06" PRIu64 "\n", w->step_ns / MU_NS_PER_S,
+                          w->step_ns % MU_NS_PER_S / 1000);
+        }
+        return;
+    }
 }
 
 static int tell_metrics(void *context, struct mu_buf *out)
@@ -282,6 +374,7 @@ static int tell_metrics(void *context, struct mu_buf *out)
         mu_status_put(&t, ",state=\"%s\"} %" PRIu32 "\n",
                       mu_agent_worker_state_name((enum mu_agent_worker_state)i), counts[i]);
     }
+    put_step_metrics(&t, s);
     return t.err;
 }
 

@@ -3,7 +3,7 @@
  * (service/agent/agent.h). It asks nothing: the owner of the agent's callbacks passes them on.
  *
  *     mu_agent_status_init(&s, env, &config, &params, host)
- *     mu_agent_status_log(), _prepare(), _started(), _exited(), _gone(), _ended()
+ *     mu_agent_status_log(), _prepare(), _started(), _step(), _exited(), _gone(), _ended()
  *     struct mu_status_source source = mu_agent_status_source(&s);
  *     mu_agent_status_fini(&s)
  */
@@ -15,6 +15,7 @@
 #include "service/page/status_text.h"
 
 #define MU_AGENT_STATUS_WORKERS 1024 /* that are listed one by one */
+#define MU_AGENT_STATUS_STEPS   120  /* whose times are kept, of the first worker that reports */
 
 enum mu_agent_worker_state {
     MU_WORKER_STARTING = 1,
@@ -30,6 +31,18 @@ struct mu_agent_status_worker {
     int64_t pid;
     int exit_code;
     mu_mono_t since;
+    bool has_step; /* it has reported one in this round */
+    uint64_t step;
+    mu_mono_t step_at;
+    uint64_t step_ns; /* how long the last step took; 0: unknown */
+};
+
+/* How long the last steps took, as one worker reports them. */
+struct mu_agent_status_steps {
+    bool known;
+    uint32_t local_rank;
+    uint64_t count;                     /* of all times so far */
+    uint32_t us[MU_AGENT_STATUS_STEPS]; /* a ring */
 };
 
 struct mu_agent_status {
@@ -49,6 +62,8 @@ struct mu_agent_status {
     struct mu_buf
         failure; /* the first one, as mu_failure_brief() writes it; empty: there was none */
     struct mu_status_events events;
+    struct mu_status_history history;
+    struct mu_agent_status_steps steps;
 };
 
 /** MUSTER_ENOMEM. */
@@ -60,6 +75,7 @@ void mu_agent_status_fini(struct mu_agent_status *s);
 void mu_agent_status_log(struct mu_agent_status *s, const char *line);
 void mu_agent_status_prepare(struct mu_agent_status *s, const struct mu_agent_attempt *attempt);
 void mu_agent_status_started(struct mu_agent_status *s, const struct mu_agent_service *agent);
+void mu_agent_status_step(struct mu_agent_status *s, uint32_t local_rank, uint64_t step);
 void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_worker_end *end);
 void mu_agent_status_gone(struct mu_agent_status *s);
 void mu_agent_status_ended(struct mu_agent_status *s, const struct mu_agent_verdict *verdict);

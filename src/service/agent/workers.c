@@ -37,6 +37,24 @@ static void no_need_to_wait(struct mu_agent_worker *w)
     }
 }
 
+/* "step 1234": anything else in the place of the number is no word of ours. */
+static void take_step(const struct mu_agent_worker *w)
+{
+    const struct mu_agent_service_events *events = &w->s->events;
+    const char *digits = w->line + strlen("step ");
+    uint64_t step = 0;
+
+    for (const char *at = digits; *at != '\0'; at++) {
+        if (*at < '0' || *at > '9' || at - digits > 17) {
+            return;
+        }
+        step = step * 10 + (uint64_t)(*at - '0');
+    }
+    if (*digits != '\0' && events->step != NULL) {
+        events->step(events->context, w->local_rank, step);
+    }
+}
+
 static void take_line(struct mu_agent_worker *w)
 {
     if (strcmp(w->line, "notify") == 0) {
@@ -44,6 +62,8 @@ static void take_line(struct mu_agent_worker *w)
     } else if (strcmp(w->line, "saved") == 0 && w->warned) {
         w->warned = false;
         maybe_saved(w->s);
+    } else if (strncmp(w->line, "step ", strlen("step ")) == 0) {
+        take_step(w);
     }
 }
 

@@ -92,3 +92,52 @@ void mu_status_events_put(struct mu_status_text *t, const struct mu_status_event
     }
     mu_status_put(t, "]");
 }
+
+/* --- the time line of a run ------------------------------------------------------------------- */
+
+#define TOGETHER_NS MU_NS_PER_S
+
+static bool happened_together(const struct mu_status_point *last,
+                              const struct mu_status_point *point)
+{
+    return last->mark == point->mark && point->at.ns >= last->at.ns &&
+           point->at.ns - last->at.ns < TOGETHER_NS &&
+           (point->mark == MU_STATUS_JOINED || point->mark == MU_STATUS_LOST ||
+            point->mark == MU_STATUS_LEFT);
+}
+
+void mu_status_history_add(struct mu_status_history *h, const struct mu_status_point *point)
+{
+    struct mu_status_point *last = &h->last[(h->count + MU_STATUS_HISTORY - 1) % MU_STATUS_HISTORY];
+
+    if (h->count != 0 && happened_together(last, point)) {
+        last->nodes += point->nodes;
+    } else {
+        h->last[h->count++ % MU_STATUS_HISTORY] = *point;
+    }
+}
+
+void mu_status_history_put(struct mu_status_text *t, const struct mu_status_history *h)
+{
+    static const char *const names[] = {
+        [MU_STATUS_JOINED] = "joined", [MU_STATUS_ROUND] = "round",   [MU_STATUS_LOST] = "lost",
+        [MU_STATUS_LEFT] = "left",     [MU_STATUS_FAILED] = "failed", [MU_STATUS_ENDED] = "ended",
+        [MU_STATUS_OVER] = "over",
+    };
+    uint64_t first = h->count < MU_STATUS_HISTORY ? 0 : h->count - MU_STATUS_HISTORY;
+
+    mu_status_put(t, ",\"history\":[");
+    for (uint64_t i = first; i < h->count; i++) {
+        const struct mu_status_point *p = &h->last[i % MU_STATUS_HISTORY];
+
+        mu_status_put(
+            t, "%s{\"at_ms\":%" PRIu64 ",\"what\":\"%s\",\"round\":%" PRIu64 ",\"nodes\":%" PRIu32,
+            i == first ? "" : ",", p->at.ns / MU_NS_PER_MS, names[p->mark], p->round, p->nodes);
+        if (p->who[0] != '\0') {
+            mu_status_put(t, ",\"who\":");
+            mu_status_quote(t, p->who);
+        }
+        mu_status_put(t, "}");
+    }
+    mu_status_put(t, "]");
+}

@@ -1,6 +1,6 @@
 /*
- * Writes status texts, JSON and Prometheus' format, piece by piece; and the recent events that a
- * status ends with.
+ * Writes status texts, JSON and Prometheus' format, piece by piece; the recent events that a status
+ * ends with; and the time line of a run.
  *
  *     struct mu_status_text t = {.out = out};
  *     mu_status_put(&t, "{\"round\":%" PRIu64 ",\"run\":", round);
@@ -50,5 +50,40 @@ void mu_status_events_add(struct mu_status_events *e, mu_wall_t at, const char *
                           const char *text);
 /** Appends ,"events":[...], the newest first. */
 void mu_status_events_put(struct mu_status_text *t, const struct mu_status_events *e);
+
+/* --- the time line of a run ------------------------------------------------------------------- */
+
+#define MU_STATUS_HISTORY     64
+#define MU_STATUS_HISTORY_WHO 40
+
+enum mu_status_mark {
+    MU_STATUS_JOINED = 1, /* a node joined */
+    MU_STATUS_ROUND,      /* a round began, with `nodes` nodes */
+    MU_STATUS_LOST,       /* a node was lost */
+    MU_STATUS_LEFT,       /* a node left */
+    MU_STATUS_FAILED,     /* workers failed; the next round starts them again */
+    MU_STATUS_ENDED,      /* the round ended */
+    MU_STATUS_OVER,       /* the run is over */
+};
+
+struct mu_status_point {
+    mu_wall_t at;
+    uint64_t round;
+    enum mu_status_mark mark;
+    uint32_t nodes;                  /* ROUND: its nodes; otherwise how many nodes did it */
+    char who[MU_STATUS_HISTORY_WHO]; /* the node, the first of several; longer names are cut */
+};
+
+/* A ring of the last points. */
+struct mu_status_history {
+    uint64_t count; /* of all points so far */
+    struct mu_status_point last[MU_STATUS_HISTORY];
+};
+
+/** Adds a point. Nodes that join, leave or are lost within a second of each other make one point,
+ * so that a large run's beginning leaves room for the rest. */
+void mu_status_history_add(struct mu_status_history *h, const struct mu_status_point *point);
+/** Appends ,"history":[...], the oldest first. */
+void mu_status_history_put(struct mu_status_text *t, const struct mu_status_history *h);
 
 #endif

@@ -80,26 +80,28 @@ void mu_rdzv_muster_run(struct mu_rdzv_muster *n)
 
 static int encode_join(struct mu_rdzv_muster *n, struct mu_buf *out)
 {
-    return mu_rdzv_join_encode(
-        out, &(struct mu_rdzv_join){
-                 .run_id = mu_span_str(n->base.run_id),
-                 .node = mu_span_str(n->base.node),
-                 .addr = mu_span_str(n->base.addr),
-                 .topology = mu_span_str(n->config.topology),
-                 .flags = n->config.join_flags | (n->member.spent != 0 ? MU_RDZV_JOIN_SPENT : 0),
-                 .nodes_min = n->config.nodes_min,
-                 .nodes_max = n->config.nodes_max,
-                 .target = n->config.target,
-                 .restarts_max = n->config.restarts_max,
-                 .last_call_ms = n->config.last_call_ms,
-                 .upscale_delay_ms = n->config.upscale_delay_ms,
-                 .join_timeout_ms = n->config.join_timeout_ms,
-                 .incarnation = n->member.incarnation,
-                 .spares = n->config.spares,
-                 .spent = n->member.spent,
-                 .losses_max = n->config.losses_max,
-                 .losses_ms = n->config.losses_ms,
-             });
+    return mu_rdzv_join_encode(out, &(struct mu_rdzv_join){
+                                        .run_id = mu_span_str(n->base.run_id),
+                                        .node = mu_span_str(n->base.node),
+                                        .addr = mu_span_str(n->base.addr),
+                                        .topology = mu_span_str(n->config.topology),
+                                        .flags = n->config.join_flags |
+                                                 (n->member.spent != 0 ? MU_RDZV_JOIN_SPENT : 0) |
+                                                 (n->base.page[0] != '\0' ? MU_RDZV_JOIN_PAGE : 0),
+                                        .nodes_min = n->config.nodes_min,
+                                        .nodes_max = n->config.nodes_max,
+                                        .target = n->config.target,
+                                        .restarts_max = n->config.restarts_max,
+                                        .last_call_ms = n->config.last_call_ms,
+                                        .upscale_delay_ms = n->config.upscale_delay_ms,
+                                        .join_timeout_ms = n->config.join_timeout_ms,
+                                        .incarnation = n->member.incarnation,
+                                        .spares = n->config.spares,
+                                        .spent = n->member.spent,
+                                        .losses_max = n->config.losses_max,
+                                        .losses_ms = n->config.losses_ms,
+                                        .page = mu_span_str(n->base.page),
+                                    });
 }
 
 int mu_rdzv_muster_ask(struct mu_rdzv_muster *n, struct mu_span method, uint32_t timeout_ms,

@@ -142,6 +142,10 @@ int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler
         err =
             mu_rdzv_config_bool(params->config, "keep_trying", false, &h->keep_trying, reterr_msg);
     }
+    if (err == 0 && params->page != NULL) {
+        err = copy_text(h->page, sizeof(h->page), text_span(params->page), "page's address",
+                        reterr_msg);
+    }
     return err;
 }
 

@@ -157,6 +157,7 @@ struct mu_rdzv_handler {
     char run_id[MU_RDZV_RUN_ID_MAX + 1];
     char node[MU_RDZV_RUN_ID_MAX + 1]; /* our name */
     char addr[MU_ADDR_HOST_MAX + 1];   /* our address for the others */
+    char page[MU_RDZV_RUN_ID_MAX + 1]; /* HOST:PORT of our status page, for others; or "" */
     bool hosting;                      /* the server runs here */
     uint64_t doubt_ms;  /* in a round: within this time a member that is lost now is noticed; 0: the
                            backend counts restarts itself, or cannot tell */

@@ -75,6 +75,16 @@ static void note(struct mu_rdzv_run *run, const char *format, ...)
     mu_status_events_add(run->hub->on.events, mu_env_now(run->hub->env).wall, run->id, text);
 }
 
+void mu_rdzv_run_mark(struct mu_rdzv_run *run, enum mu_status_mark mark, uint64_t round,
+                      uint32_t nodes, const char *who)
+{
+    struct mu_status_point point = {
+        .at = mu_env_now(run->hub->env).wall, .round = round, .mark = mark, .nodes = nodes};
+
+    (void)snprintf(point.who, sizeof(point.who), "%s", who == NULL ? "" : who);
+    mu_status_history_add(&run->history, &point);
+}
+
 static void log_end(const struct mu_rdzv_run *run, const char *reason)
 {
     const struct mu_room *room = &run->room;
@@ -112,6 +122,11 @@ static void note_end(struct mu_rdzv_run *run)
     }
     run->ended_noted = true;
     log_end(run, reasons[room->last_end.reason]);
+    if (room->last_end.reason == MU_ROOM_END_FAILED) {
+        run->hub->restarts++;
+        mu_rdzv_run_mark(run, MU_STATUS_FAILED, room->last_end.round, 1, room->last_end.who);
+    }
+    mu_rdzv_run_mark(run, MU_STATUS_ENDED, room->last_end.round, 0, NULL);
     if (room->last_end.has_who) {
         note(run, "round %" PRIu64 " is over: %s %s, node %" PRIu32, room->last_end.round,
              reasons[room->last_end.reason], room->last_end.who, room->last_end.who_rank);
@@ -408,6 +423,7 @@ static void note_round(struct mu_rdzv_run *run, const struct mu_room_notice *not
     (void)snprintf(text, sizeof(text), "world=%" PRIu32, notice->world);
     log_run(MUSTER_LOG_INFO, "RDZV-ROUND-FORMED", run, text);
     note(run, "round %" PRIu64 " has begun with %" PRIu32 " nodes", notice->round, notice->world);
+    mu_rdzv_run_mark(run, MU_STATUS_ROUND, notice->round, notice->world, NULL);
     run->ended_noted = false;
     if (notice->round >= 2) {
         uint64_t old = notice->round - 2;
@@ -459,6 +475,7 @@ static void pump_run(struct mu_rdzv_run *run)
         mu_room_explain(&run->room, why, sizeof(why));
         log_run(MUSTER_LOG_INFO, "RDZV-OVER", run, why);
         note(run, "%s", why);
+        mu_rdzv_run_mark(run, MU_STATUS_OVER, run->room.round, 0, NULL);
         mu_buf_fini(&run->members);
         mu_room_fini(&run->room);
         run->over = true;
@@ -499,6 +516,7 @@ static void expire_members(struct mu_rdzv_run *run, mu_mono_t now)
         if (m->room.state != MU_ROOM_RUNNING) { /* Else it has one, and is about to be told. */
             (void)snprintf(why, sizeof(why), "timed out after %g s: %s",
                            (double)m->join_timeout_ms / 1000, words);
+            mu_rdzv_run_mark(run, MU_STATUS_LEFT, run->room.round, 1, m->room.name);
             mu_room_leave(&run->room, now, &m->room);
             mu_rdzv_member_dismiss(m, MUSTER_ERDZV_TIMEOUT, why);
         }

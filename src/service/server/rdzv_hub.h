@@ -85,6 +85,8 @@ struct mu_rdzv_hub {
     uint64_t members;
     uint64_t joins;
     uint64_t rounds;
+    uint64_t losses;   /* nodes */
+    uint64_t restarts; /* rounds that ended because workers failed */
     uint64_t notices;
 };
 

@@ -33,6 +33,7 @@ struct mu_rdzv_run {
     struct mu_heap timeouts; /* of members without a rank */
     struct mu_list spares;   /* as they came; of some the room may think otherwise by now */
     struct mu_buf members;   /* the list of all in the round, as it is told; empty: not made yet */
+    struct mu_status_history history;
     size_t id_len;
     char id[MU_RDZV_NAME_LEN_MAX + 1];
 };
@@ -58,6 +59,7 @@ struct mu_rdzv_member {
     struct mu_room_notice waiters;
     char ended_who[MU_ROOM_NAME_MAX + 1];
     char addr[MU_RDZV_NAME_LEN_MAX + 1];
+    char page[MU_RDZV_NAME_LEN_MAX + 1]; /* where its agent's status page is; "": nowhere */
 };
 
 static inline struct mu_rdzv_member *mu_rdzv_member_of(const struct mu_list *link)
@@ -76,6 +78,9 @@ int mu_rdzv_run_get(struct mu_rdzv_hub *hub, const struct mu_rdzv_join *join,
                     struct mu_rdzv_run **ret_run, struct mu_errmsg *reterr_msg);
 /** Its room may have something to tell: at the end of the turn it is asked. */
 void mu_rdzv_run_touch(struct mu_rdzv_run *run);
+/** Puts a point on its time line; `who` may be NULL. */
+void mu_rdzv_run_mark(struct mu_rdzv_run *run, enum mu_status_mark mark, uint64_t round,
+                      uint32_t nodes, const char *who);
 /** The list of its members in the running round, lent until the round ends. MUSTER_ENOMEM. */
 int mu_rdzv_run_members(struct mu_rdzv_run *run, struct mu_span *ret_members);
 

@@ -240,7 +240,15 @@ static void lose(struct mu_rdzv_member *m)
     if (m->room.has_rank) {
         mu_room_hold(room, now, mu_rpc_forsaken_at(&m->base.session->rpc));
     }
+    m->run->hub->losses++;
+    mu_rdzv_run_mark(m->run, MU_STATUS_LOST, m->run->room.round, 1, m->room.name);
     mu_room_lost(room, now, &m->room);
+}
+
+static void leave(struct mu_rdzv_member *m)
+{
+    mu_rdzv_run_mark(m->run, MU_STATUS_LEFT, m->run->room.round, 1, m->room.name);
+    mu_room_leave(&m->run->room, mono(m), &m->room);
 }
 
 static bool is_out_of_reach(const struct mu_rdzv_member *m, mu_mono_t now)
@@ -332,7 +340,7 @@ static void member_end(struct mu_rpc_served *base)
     struct mu_rdzv_member *m = member_of(base);
 
     mu_rdzv_run_touch(m->run);
-    mu_room_leave(&m->run->room, mono(m), &m->room);
+    leave(m);
     mu_rdzv_member_dismiss(m, 0, "");
 }
 
@@ -351,7 +359,7 @@ static void member_cancel(struct mu_rpc_served *base, int why)
         /* Its client begins anew, and does not know that it was in. */
         lose(m);
     } else {
-        mu_room_leave(&m->run->room, mono(m), &m->room);
+        leave(m);
     }
     mu_rdzv_member_dismiss(m, why, text);
 }
@@ -363,7 +371,7 @@ static void member_free(struct mu_rpc_served *base)
 
     mu_rdzv_run_touch(m->run);
     if (base->session->goodbye) {
-        mu_room_leave(&m->run->room, mono(m), &m->room);
+        leave(m);
     } else {
         lose(m);
     }
@@ -404,7 +412,7 @@ static int check_join(const struct mu_rdzv_hub *hub, size_t joins, const struct 
                       "a node's name must have 1 to %d bytes without control characters",
                       MU_RDZV_NAME_LEN_MAX);
     }
-    if (!is_text(join->topology) || !is_text(join->addr)) {
+    if (!is_text(join->topology) || !is_text(join->addr) || !is_text(join->page)) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
                       "a topology key or an address may have no control characters");
     }
@@ -442,6 +450,7 @@ static int new_member(struct mu_rpc_session *session, size_t *joins, uint64_t id
     put_text(m->room.name, join->node);
     put_text(m->room.topology, join->topology);
     put_text(m->addr, join->addr);
+    put_text(m->page, join->page);
     m->join_timeout_ms = join->join_timeout_ms;
     m->flags = join->flags;
     mu_list_init(&m->spare);
@@ -533,6 +542,7 @@ static int start_member(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
         return err;
     }
     hub->joins++;
+    mu_rdzv_run_mark(run, MU_STATUS_JOINED, run->room.round, 1, m->room.name);
     /* A round that this join completed is told next: when it entered, it had no rank. */
     m->entered =
         m->room.state == MU_ROOM_RUNNING ? MU_RDZV_PLACE_GATHERING : (uint32_t)m->room.state;

@@ -479,5 +479,7 @@ void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_serv
     ret_stats->members = s->hub.members;
     ret_stats->joins = s->hub.joins;
     ret_stats->rounds = s->hub.rounds;
+    ret_stats->losses = s->hub.losses;
+    ret_stats->restarts = s->hub.restarts;
     ret_stats->notices = s->hub.notices;
 }

@@ -104,7 +104,8 @@ void mu_store_server_free(struct mu_store_server *server);
 struct mu_store_server_stats {
     uint64_t connections, connections_total, sessions, keys, memory_bytes, buffer_bytes, revision;
     uint64_t peers_dropped, commits, waits, watches, disk_full;
-    uint64_t runs, members, joins, rounds, notices; /* of rendezvous; the last three in all */
+    uint64_t runs, members;                                  /* of rendezvous, now */
+    uint64_t joins, rounds, losses, restarts, notices;       /* of rendezvous, in all */
     uint64_t bytes_in, bytes_out, messages_in, messages_out; /* of all connections */
 };
 void mu_store_server_stats(const struct mu_store_server *server,
@@ -122,7 +123,7 @@ bool mu_store_server_ready(const struct mu_store_server *server);
  */
 #define MU_STORE_STATUS_MEMBERS  1024
 #define MU_STORE_STATUS_RUNS     1024
-#define MU_STORE_STATUS_FAILURES 64 /* of runs with nodes, and of those without: the newest */
+#define MU_STORE_STATUS_DETAILED 64 /* of runs with nodes, and of those without: the newest */
 int mu_store_server_status(const struct mu_store_server *server, struct mu_buf *out);
 /** Appends the same as text for Prometheus. */
 int mu_store_server_metrics(const struct mu_store_server *server, struct mu_buf *out);

@@ -57,6 +57,10 @@ static void put_member(struct mu_status_text *t, const struct mu_room_member *ro
     if (room->state == MU_ROOM_RUNNING) {
         mu_status_put(t, ",\"rank\":%" PRIu32, room->rank);
     }
+    if (m->page[0] != '\0') {
+        mu_status_put(t, ",\"page\":");
+        mu_status_quote(t, m->page);
+    }
     mu_status_put(t, ",\"silent_ms\":%" PRIu64 "}", mu_mono_since(heard, now) / MU_NS_PER_MS);
 }
 
@@ -101,7 +105,7 @@ static void put_failure(struct mu_status_text *t, const struct mu_rdzv_run *run)
 }
 
 static void put_run(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_mono_t now,
-                    bool with_failure)
+                    bool detailed)
 {
     const struct mu_room *room = &run->room;
     char why[MU_STATUS_EVENT_MAX];
@@ -118,8 +122,9 @@ static void put_run(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_
     mu_room_explain(room, why, sizeof(why));
     mu_status_put(t, ",\"text\":");
     mu_status_quote(t, why);
-    if (with_failure) {
+    if (detailed) {
         put_failure(t, run);
+        mu_status_history_put(t, &run->history);
     }
     put_members(t, run, now);
     mu_status_put(t, "}");
@@ -140,7 +145,7 @@ static void put_runs(struct mu_status_text *t, const struct mu_store_server *s, 
                 mu_status_put(t, "%s", count == 0 ? "" : ",");
                 /* The newest are the last of a list. */
                 put_run(t, MU_CONTAINER_OF(it, struct mu_rdzv_run, link), now,
-                        left <= MU_STORE_STATUS_FAILURES);
+                        left <= MU_STORE_STATUS_DETAILED);
             }
             count++;
             left--;
@@ -169,7 +174,7 @@ static const struct {
     FIGURE("memory_bytes", "gauge", "Bytes of keys and values in memory.", memory_bytes),
     FIGURE("buffer_bytes", "gauge", "Bytes of half-read requests and unsent answers.",
            buffer_bytes),
-    FIGURE("revision", "counter", "Changes to the store.", revision),
+    FIGURE("revision", "gauge", "The store's revision: the changes to it so far.", revision),
     FIGURE("waits", "gauge", "Clients that wait for keys.", waits),
     FIGURE("watches", "gauge", "Open watches.", watches),
     FIGURE("commits_total", "counter", "Writes to the disk.", commits),
@@ -184,6 +189,8 @@ static const struct {
            peers_dropped),
     FIGURE("joins_total", "counter", "Nodes that joined a rendezvous.", joins),
     FIGURE("rounds_total", "counter", "Rounds that were formed.", rounds),
+    FIGURE("losses_total", "counter", "Nodes that were lost.", losses),
+    FIGURE("restarts_total", "counter", "Rounds that ended because workers failed.", restarts),
 #undef FIGURE
 };
 #define FIGURES (sizeof(figures) / sizeof(figures[0]))

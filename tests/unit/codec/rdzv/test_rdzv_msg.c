@@ -217,6 +217,29 @@ static void test_rdzv_msg_join_says_what_was_spent(void **state)
     mu_buf_fini(&b);
 }
 
+static void test_rdzv_msg_join_says_where_its_page_is(void **state)
+{
+    struct mu_rdzv_join join = a_join;
+    struct mu_rdzv_join out;
+    struct mu_buf b;
+    char name[MU_RDZV_NAME_LEN_MAX + 1];
+
+    (void)state;
+    join.flags |= MU_RDZV_JOIN_PAGE;
+    join.page = MU_SPAN_LIT("node1:29501");
+    mu_buf_init(&b, 4096);
+    assert_int_equal(mu_rdzv_join_encode(&b, &join), 0);
+    assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
+    assert_true(mu_span_eq(out.page, join.page));
+    assert_int_equal(
+        mu_rdzv_join_decode(mu_span(mu_buf_span(&b).data, mu_buf_span(&b).len - 1), &out),
+        MUSTER_EPROTO);
+    memset(name, 'x', sizeof(name));
+    join.page = mu_span(name, sizeof(name));
+    assert_int_equal(mu_rdzv_join_encode(&b, &join), MUSTER_ELIMIT);
+    mu_buf_fini(&b);
+}
+
 static void test_rdzv_msg_notice_round_trips(void **state)
 {
     struct mu_rdzv_notice in = {.kind = MU_RDZV_NOTICE_ASSIGNED,
@@ -462,6 +485,7 @@ int main(void)
         cmocka_unit_test(test_rdzv_msg_names_have_a_longest),
         cmocka_unit_test(test_rdzv_msg_what_a_member_says_round_trips),
         cmocka_unit_test(test_rdzv_msg_join_says_what_was_spent),
+        cmocka_unit_test(test_rdzv_msg_join_says_where_its_page_is),
         cmocka_unit_test(test_rdzv_msg_notice_round_trips),
         cmocka_unit_test(test_rdzv_msg_notice_has_one_member_for_each_rank),
         cmocka_unit_test(test_rdzv_msg_member_skips_what_a_later_version_added),

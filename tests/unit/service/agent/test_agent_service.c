@@ -109,6 +109,16 @@ static void on_started(void *context, const struct mu_agent_attempt *attempt)
     seat->starts += 1;
 }
 
+static void on_step(void *context, uint32_t local_rank, uint64_t step)
+{
+    struct seat *seat = context;
+    char text[64];
+
+    (void)snprintf(text, sizeof(text), "worker %u: step %llu\n", local_rank,
+                   (unsigned long long)step);
+    on_log(seat, text);
+}
+
 static void read_error_file(void *context, uint32_t local_rank, struct mu_buf *out)
 {
     struct seat *seat = context;
@@ -219,6 +229,7 @@ static void start(struct seat *seat)
         .output = on_output,
         .tail = on_tail,
         .started = on_started,
+        .step = on_step,
         .read_error_file = read_error_file,
         .ended = on_ended,
         .freed = on_freed,
@@ -689,6 +700,23 @@ static void test_agent_service_gives_workers_time_to_save(void **state)
     assert_has(a->out, "change 20000\nchange 20000");
 }
 
+static void test_agent_service_hears_of_steps(void **state)
+{
+    static const char script[] =
+        "exec 3<&$MUSTER_NOTIFY_FD; [ $RANK = 1 ] || exit 0; "
+        "echo step 41 >&3; echo step 42x >&3; echo step >&3; echo step -3 >&3; "
+        "echo step 1234567890123456789 >&3; echo step 123456789012345678 >&3; echo step 43 >&3";
+    struct seat *a = prepare(0, script, 1, 1, "last_call_timeout=0.01");
+    (void)state;
+
+    a->config.policy.change_ms = 20000; /* so that there is a channel */
+    start(a);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_SUCCEEDED);
+    assert_has(a->log, "worker 1: step 41\n\nworker 1: step 123456789012345678\n\n"
+                       "worker 1: step 43\n");
+}
+
 static void test_agent_service_survivors_go_on_when_one_leaves(void **state)
 {
     static const char script[] = "echo world=$WORLD_SIZE; [ $WORLD_SIZE = 2 ] || exec sleep 60";
@@ -752,6 +780,7 @@ int main(void)
         TEST(test_agent_service_says_once_what_ends_it),
         TEST(test_agent_service_absorbs_a_late_comer),
         TEST(test_agent_service_gives_workers_time_to_save),
+        TEST(test_agent_service_hears_of_steps),
         TEST(test_agent_service_survivors_go_on_when_one_leaves),
         TEST(test_agent_service_freed_before_it_joins_says_nothing_of_waiting),
     };

@@ -134,6 +134,71 @@ static void test_status_has_the_last_events_newest_first(void **state)
     mu_buf_fini(&out);
 }
 
+/* --- the time line ---------------------------------------------------------------------------- */
+
+static void add_point(struct mu_status_history *h, uint64_t at_ms, enum mu_status_mark mark,
+                      uint32_t nodes, const char *who)
+{
+    struct mu_status_point point = {
+        .at = {at_ms * MU_NS_PER_MS}, .round = 3, .mark = mark, .nodes = nodes};
+
+    (void)snprintf(point.who, sizeof(point.who), "%s", who);
+    mu_status_history_add(h, &point);
+}
+
+static void test_history_joins_what_happens_at_once(void **state)
+{
+    static struct mu_status_history history;
+    struct mu_buf out;
+    struct mu_status_text t = {.out = &out};
+    const char *text;
+
+    (void)state;
+    for (int i = 0; i < 1000; i++) { /* a large run begins */
+        add_point(&history, 5000 + (uint64_t)i / 2, MU_STATUS_JOINED, 1, "first");
+    }
+    add_point(&history, 5600, MU_STATUS_ROUND, 1000, "");
+    add_point(&history, 9000, MU_STATUS_LOST, 1, "a\"b");
+    add_point(&history, 9001, MU_STATUS_ENDED, 0, "");
+    add_point(&history, 9002, MU_STATUS_ROUND, 999, "");
+    add_point(&history, 9003, MU_STATUS_ROUND, 998, "");
+    add_point(&history, 20000, MU_STATUS_LOST, 1, "b");
+    add_point(&history, 21000, MU_STATUS_LOST, 1, "c"); /* a second later: another one */
+    mu_buf_init(&out, 1 << 20);
+    mu_status_put(&t, "{\"first\":1");
+    mu_status_history_put(&t, &history);
+    mu_status_put(&t, "}");
+    text = text_of(&out);
+    assert_is_json(text);
+    assert_has(text,
+               "[{\"at_ms\":5000,\"what\":\"joined\",\"round\":3,\"nodes\":1000,"
+               "\"who\":\"first\"},"
+               "{\"at_ms\":5600,\"what\":\"round\",\"round\":3,\"nodes\":1000},"
+               "{\"at_ms\":9000,\"what\":\"lost\",\"round\":3,\"nodes\":1,\"who\":\"a\\\"b\"},"
+               "{\"at_ms\":9001,\"what\":\"ended\"");
+    assert_int_equal(history.count, 8);
+    mu_buf_fini(&out);
+}
+
+static void test_history_forgets_what_is_oldest(void **state)
+{
+    static struct mu_status_history history;
+    struct mu_buf out;
+    struct mu_status_text t = {.out = &out};
+    const char *text;
+
+    (void)state;
+    for (uint32_t i = 0; i < MU_STATUS_HISTORY + 2; i++) {
+        add_point(&history, i, MU_STATUS_ROUND, i, "");
+    }
+    mu_buf_init(&out, 1 << 20);
+    mu_status_history_put(&t, &history);
+    text = text_of(&out);
+    assert_has(text, "[{\"at_ms\":2,");
+    assert_has(text, "\"nodes\":65}]");
+    mu_buf_fini(&out);
+}
+
 /* --- an agent --------------------------------------------------------------------------------- */
 
 struct agent_rig {
@@ -227,6 +292,47 @@ static void test_agent_status_tells_round_rank_and_workers(void **state)
     rig_fini(&r);
 }
 
+static void test_agent_status_tells_steps_and_how_long_they_took(void **state)
+{
+    struct agent_rig r;
+    const char *text;
+
+    (void)state;
+    rig_init(&r);
+    run_workers(&r);
+    text = json_of(&r);
+    assert_null(strstr(text, "step"));
+    assert_null(strstr(metrics_of(&r), "muster_agent_step"));
+
+    mu_agent_status_step(&r.status, 1, 100); /* the first one shows no time */
+    assert_has(json_of(&r), "\"step\":100,\"step_us\":0}");
+    pass_ms(250);
+    mu_agent_status_step(&r.status, 1, 101);
+    pass_ms(900);
+    mu_agent_status_step(&r.status, 1, 104); /* two were not reported */
+    pass_ms(10);
+    mu_agent_status_step(&r.status, 1, 104); /* again, or back: no time is known */
+    mu_agent_status_step(&r.status, 0, 7);
+    pass_ms(3000);
+    mu_agent_status_step(&r.status, 0, 8);   /* not of the worker whose times are kept */
+    mu_agent_status_step(&r.status, 99, 99); /* no worker of ours */
+    text = json_of(&r);
+    assert_has(text, "\"step\":104,\"step_us\":300000}");
+    assert_has(text, "\"step\":8,\"step_us\":3000000}");
+    assert_has(text, ",\"step_times_us\":[250000,300000]");
+    text = metrics_of(&r);
+    assert_has(text, "muster_agent_step{run=\"na\\\"me\"} 8\n");
+    assert_has(text, "muster_agent_step_seconds{run=\"na\\\"me\"} 3.000000\n");
+    for (uint32_t i = 0; i < 2 * MU_AGENT_STATUS_STEPS; i++) {
+        pass_ms(1);
+        mu_agent_status_step(&r.status, 1, 200 + i);
+    }
+    text = strstr(json_of(&r), "step_times_us");
+    assert_non_null(text);
+    assert_has(text, "[1000,1000,");
+    rig_fini(&r);
+}
+
 static void test_agent_status_tells_failed_workers_from_stopped_ones(void **state)
 {
     struct agent_rig r;
@@ -247,6 +353,8 @@ static void test_agent_status_tells_failed_workers_from_stopped_ones(void **stat
     assert_has(text, "\"pid\":77,\"state\":\"failed\",\"since_ms\":0,\"exit_code\":-9");
     assert_has(text, "\"pid\":76,\"state\":\"stopped\",\"since_ms\":0,\"exit_code\":-15");
     assert_has(text, "rank 5 was ended by SIGKILL");
+    assert_has(text, "\"what\":\"round\",\"round\":7,\"nodes\":4},{\"at_ms\":");
+    assert_has(text, "\"what\":\"failed\",\"round\":7,\"nodes\":1,\"who\":\"rank 5\"}]");
     assert_false(r.source.ready(r.source.context));
     rig_fini(&r);
 }
@@ -346,6 +454,9 @@ int main(void)
         cmocka_unit_test(test_status_keeps_its_first_error),
         cmocka_unit_test(test_status_has_the_last_events_newest_first),
         cmocka_unit_test(test_agent_status_tells_round_rank_and_workers),
+        cmocka_unit_test(test_history_joins_what_happens_at_once),
+        cmocka_unit_test(test_history_forgets_what_is_oldest),
+        cmocka_unit_test(test_agent_status_tells_steps_and_how_long_they_took),
         cmocka_unit_test(test_agent_status_tells_failed_workers_from_stopped_ones),
         cmocka_unit_test(test_agent_status_knows_who_failed_before_the_last_has_started),
         cmocka_unit_test(test_agent_status_ends_with_the_verdict),
