@@ -84,13 +84,42 @@ def check_format(pages):
             yield line
 
 
+def check_names(pages):
+    """Whether whatis and apropos will find each page: under its own name, as mandb reads it."""
+    if shutil.which("lexgrog") is None:
+        yield "man-db is not installed, so nobody knows what whatis will find"
+        return
+    for path in pages:
+        if read(path).startswith(".so "):
+            continue
+        said = subprocess.run(["lexgrog", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              universal_newlines=True).stdout
+        names = re.findall(r': "(\S+) - .+"$', said, re.M)
+        name = os.path.basename(path).rsplit(".", 1)[0]
+        if name not in names:
+            yield f"{os.path.basename(path)}: whatis {name} will not find it: {said.strip()}"
+
+
+def check_lint(pages):
+    """Whether mandoc, which reads the pages on other systems, can read them as well."""
+    if shutil.which("mandoc") is None:
+        yield "mandoc is not installed, so it has not read the pages"
+        return
+    whole = [path for path in pages if not read(path).startswith(".so ")]
+    said = subprocess.run(["mandoc", "-Tlint", "-Wwarning", *whole], stdout=subprocess.PIPE,
+                          universal_newlines=True).stdout
+    yield from said.splitlines()
+
+
 def check(library, man3, man, only=""):
     exports = list_exports(library)
     pages = [os.path.join(man3, name) for name in sorted(os.listdir(man3))]
     pages += [os.path.join(man, name) for name in sorted(os.listdir(man)) if name[-1] in "178"]
     faults = list(check_exports(exports, man3)) + list(check_pages(man3, exports)) + \
         list(check_references(pages)) + \
-        list(check_format(page for page in pages if page.endswith(only)))
+        list(check_format(page for page in pages if page.endswith(only))) + \
+        list(check_names(page for page in pages if page.endswith(only))) + \
+        list(check_lint([page for page in pages if page.endswith(only)]))
     return faults, len(exports), len(pages)
 
 
@@ -119,6 +148,8 @@ def self_test(library, man3, man):
                                                       ".Xr muster 6"), "muster(6) is not there"),
         "a macro that is none": (lambda d: plant(d, "muster_store.3", ".Sh LIBRARY", ".Qx LIBRARY"),
                                  "macro"),
+        "a name that whatis cannot find": (lambda d: plant(d, "muster_store.3", ".Nm muster_store ,",
+                                                           ".Nm muster store ,"), "whatis"),
     }
     missed = 0
     for what, (spoil, words) in faults.items():
