@@ -1,8 +1,10 @@
 #include "cli/cli_lock.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include "api/lock.h"
 
@@ -20,6 +22,20 @@ static void keep_secrets(void)
     (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
+/* A service whose unit says LoadCredential=muster.token has the token in a file of its own. Without
+ * a stored token there is no file. */
+static const char *find_passed_token(struct cli_lock *lock)
+{
+    const char *directory = variable("CREDENTIALS_DIRECTORY");
+    int len = directory == NULL
+                  ? 0
+                  : snprintf(lock->passed, sizeof(lock->passed), "%s/muster.token", directory);
+
+    return len > 0 && (size_t)len < sizeof(lock->passed) && access(lock->passed, F_OK) == 0
+               ? lock->passed
+               : NULL;
+}
+
 const struct muster_lock *cli_lock_of(struct cli_lock *lock)
 {
     struct muster_lock *l = &lock->whole;
@@ -33,6 +49,9 @@ const struct muster_lock *cli_lock_of(struct cli_lock *lock)
         l->cert = variable("MUSTER_TLS_CERT");
         l->key = variable("MUSTER_TLS_KEY");
         l->ca = variable("MUSTER_TLS_CA");
+    }
+    if (l->token_file == NULL && l->cert == NULL && l->key == NULL && l->ca == NULL) {
+        l->token_file = find_passed_token(lock);
     }
     if (l->token_file != NULL || l->key != NULL) {
         keep_secrets();

@@ -11,6 +11,8 @@
 #ifndef MU_CLI_LOCK_H
 #define MU_CLI_LOCK_H
 
+#include <limits.h>
+
 #include "cli/cli.h"
 
 struct cli_lock {
@@ -19,6 +21,7 @@ struct cli_lock {
     /* private */
     struct muster_lock whole;
     const char *ranges;
+    char passed[PATH_MAX]; /* the token that systemd passes */
 };
 
 /* clang-format off */
@@ -42,7 +45,8 @@ struct cli_lock {
 /* clang-format on */
 
 /** Returns the lock for the library, with the environment's variables for the options that were not
- * given. It is valid as long as `lock`. */
+ * given, and without any of those the token that systemd passes (LoadCredential=muster.token). It
+ * is valid as long as `lock`. */
 const struct muster_lock *cli_lock_of(struct cli_lock *lock);
 /** Returns whether the lock lets in clients from other hosts that use the native protocol. */
 bool cli_lock_lets_in(struct cli_lock *lock);
