@@ -78,6 +78,11 @@ deb: ## Debian packages in build-deb
 	@tools/install-deps deb
 	@tools/deb
 
+.PHONY: try-install
+try-install: deb ## installs them under a booted systemd, and runs docs/install.md there
+	@tools/install-deps test
+	@/usr/bin/python3 tests/hosts/service.py --packages=build-deb/packages
+
 .PHONY: format check-format
 format: ## clang-format on every file
 	@tools/install-deps format

@@ -203,15 +203,31 @@ def try_unit(machine, muster, unit):
 
 # --- docs/install.md ------------------------------------------------------------------------------
 
-def try_packages(machine, packages):
-    """The page's commands, in its order. apt-get needs no network: all that the packages need is
-    here, as they were built here."""
-    page = next(page for page in pages.read_pages(ROOT) if page.path == "docs/install.md")
-    for path in glob.glob(os.path.join(packages, "*.deb")):
-        machine.copy(path, "/trial/tree/build-deb/packages/" + os.path.basename(path))
-    machine.write("/trial/bin/make", "#!/bin/sh\n[ \"$*\" = deb ]\n", 0o755)  # they are made
-    lines, prologue = [], "cd /trial/tree; export PATH=/trial/bin:$PATH"
+# What is installed first, as an older version of the same.
+OLD_VERSION = "0.0.1"
+
+
+def age(path, to):
+    """Writes the package as one of an older version."""
+    with tempfile.TemporaryDirectory() as work:
+        run("dpkg-deb", "-R", path, work)
+        control = os.path.join(work, "DEBIAN", "control")
+        with open(control, encoding="utf-8") as file:
+            text = file.read()
+        version = re.search(r"^Version: (\S+)", text, re.M)[1]
+        with open(control, "w", encoding="utf-8") as file:
+            file.write(re.sub(rf"^(Version: |Depends: libmuster0 \(= ){re.escape(version)}",
+                              r"\g<1>" + OLD_VERSION, text, flags=re.M))
+        run("dpkg-deb", "--root-owner-group", "--build", work, to, stdout=subprocess.DEVNULL)
+
+
+def list_commands(page):
+    """(line of the page, or 0 for one of ours; command)"""
+    lines = []
     for block in page.blocks:
+        if block.mark == "install upgrade":
+            lines += [(0, "systemctl show -p MainPID --value muster >/trial/pid"),
+                      (0, "rm build-deb/packages/*; cp /trial/new/* build-deb/packages/")]
         if block.mark == "install prometheus":
             lines.append((block.number, "cat >/trial/prometheus.yml <<'EOF'\n" + block.text() + "EOF\n"
                           "promtool check config /trial/prometheus.yml"))
@@ -220,10 +236,28 @@ def try_packages(machine, packages):
                 lines.append((block.number, "cp /etc/credstore/muster.token job.token"))
             lines += list(block.commands())
         if block.mark == "install packages":
-            lines += [(0, "mandb -q 2>/dev/null; whatis " + " ".join(
-                re.sub(r"\.\d$", "", os.path.basename(page))
-                for page in sorted(glob.glob(os.path.join(ROOT, "docs/man/*.[17]")))) +
-                " libmuster muster_store_open"), (0, "apropos rendezvous | grep muster-rdzv")]
+            names = [re.sub(r"\.\d$", "", os.path.basename(path))
+                     for path in sorted(glob.glob(os.path.join(ROOT, "docs/man/*.[17]")))]
+            lines += [(0, "mandb -q 2>/dev/null; whatis %s libmuster muster_store_open p2pd 2>&1 |"
+                       " tee /trial/whatis; ! grep nothing /trial/whatis" % " ".join(names)),
+                      (0, "apropos rendezvous | grep muster-rdzv")]
+        if block.mark == "install upgrade":
+            lines += [(0, "[ $(cat /trial/pid) != $(systemctl show -p MainPID --value muster) ]"),
+                      (0, "[ $(dpkg-query -W -f '${Version}' muster) != %s ]" % OLD_VERSION)]
+    return lines
+
+
+def try_packages(machine, packages):
+    """The page's commands, in its order. apt-get needs no network: all that the packages need is
+    here, as they were built here."""
+    page = next(page for page in pages.read_pages(ROOT) if page.path == "docs/install.md")
+    for path in glob.glob(os.path.join(packages, "*.deb")):
+        machine.copy(path, "/trial/new/" + os.path.basename(path))
+        os.makedirs(machine.root + "/trial/tree/build-deb/packages", exist_ok=True)
+        age(path, machine.root + "/trial/tree/build-deb/packages/" + os.path.basename(path))
+    machine.write("/trial/bin/make", "#!/bin/sh\n[ \"$*\" = deb ]\n", 0o755)  # they are made
+    lines = list_commands(page)
+    prologue = "cd /trial/tree; export PATH=/trial/bin:$PATH"
     results, said = machine.boot([prologue] + [line for _, line in lines] + [
         "ls -d /usr/bin/muster /lib/systemd/system/muster.service /usr/share/muster /var/lib/muster"
         " /var/lib/private/muster /usr/share/doc/muster /usr/share/man/man1/muster.1.gz"
