@@ -170,9 +170,9 @@ static size_t on_tail(void *context, uint32_t local_rank, uint8_t *buf, size_t c
     return mu_output_tail(((struct run *)context)->output, local_rank, buf, cap);
 }
 
-static void on_step(void *context, uint32_t local_rank, uint64_t step)
+static void on_step(void *context, uint32_t local_rank, uint64_t step, uint64_t ns)
 {
-    run_watch_step(&((struct run *)context)->watch, local_rank, step);
+    run_watch_step(&((struct run *)context)->watch, local_rank, step, ns);
 }
 
 static void on_exited(void *context, const struct mu_agent_worker_end *end)

@@ -151,9 +151,9 @@ void run_watch_started(struct run_watch *w, const struct mu_agent_service *agent
     mu_agent_status_started(&w->status, agent);
 }
 
-void run_watch_step(struct run_watch *w, uint32_t local_rank, uint64_t step)
+void run_watch_step(struct run_watch *w, uint32_t local_rank, uint64_t step, uint64_t ns)
 {
-    mu_agent_status_step(&w->status, local_rank, step);
+    mu_agent_status_step(&w->status, local_rank, step, ns);
 }
 
 void run_watch_exited(struct run_watch *w, const struct mu_agent_worker_end *end)

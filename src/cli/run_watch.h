@@ -44,7 +44,7 @@ void run_watch_log(struct run_watch *w, const char *line);
 void run_watch_record(struct run_watch *w, const struct mu_rdzv_record *record);
 void run_watch_prepare(struct run_watch *w, const struct mu_agent_attempt *attempt);
 void run_watch_started(struct run_watch *w, const struct mu_agent_service *agent);
-void run_watch_step(struct run_watch *w, uint32_t local_rank, uint64_t step);
+void run_watch_step(struct run_watch *w, uint32_t local_rank, uint64_t step, uint64_t ns);
 void run_watch_exited(struct run_watch *w, const struct mu_agent_worker_end *end);
 void run_watch_gone(struct run_watch *w);
 void run_watch_ended(struct run_watch *w, const struct mu_agent_verdict *verdict);

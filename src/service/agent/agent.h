@@ -39,7 +39,8 @@
 
 #define MU_AGENT_FAILURE_KEY "muster/failure"
 #define MU_AGENT_RUNNING_KEY "muster/running"
-#define MU_AGENT_RUNNING_MAX 16    /* workers that are named one by one */
+#define MU_AGENT_RUNNING_MAX 16             /* workers that are named one by one */
+#define MU_AGENT_STEP_KEY    "muster/step/" /* and the node's rank: "STEP MICROSECONDS" */
 #define MU_AGENT_TAIL_BYTES  65536 /* of a worker's output, to distinguish a cause from an effect */
 
 struct mu_agent_service;
@@ -165,8 +166,9 @@ struct mu_agent_service_events {
      * May be NULL.
      */
     void (*gone)(void *context, const struct mu_agent_attempt *attempt);
-    /** A worker says that it has finished a step of its training. May be NULL. */
-    void (*step)(void *context, uint32_t local_rank, uint64_t step);
+    /** A worker says that it has finished a step of its training, which took so long; 0: unknown.
+     * May be NULL. */
+    void (*step)(void *context, uint32_t local_rank, uint64_t step, uint64_t ns);
     /** A worker has ended. May be NULL. */
     void (*exited)(void *context, const struct mu_agent_worker_end *end);
     /** The agent's work is done. Once. */

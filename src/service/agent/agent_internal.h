@@ -5,6 +5,7 @@
  *     round.c     the store of a round: ranks, the workers' store, the barrier
  *     gateway.c   the server on loopback, where workers do not go to their store themselves
  *     failure.c   the first failure: publishing and reading it
+ *     step.c      steps of training, as workers report them
  *     workers.c   processes, their output and what they ask for
  *     verdict.c   the verdict, for people and programs
  *
@@ -71,6 +72,17 @@ struct mu_agent_round {
     struct mu_span running_value;
     struct mu_buf running_text;
 
+    /* our last step, for a status page: step.c */
+    struct mu_store_op step_op;
+    bool step_busy;
+    bool step_told; /* at `step_at`, of `step_worker` */
+    mu_mono_t step_at;
+    uint32_t step_worker;
+    struct mu_span step_key;
+    struct mu_span step_value;
+    char step_name[32];
+    char step_text[48];
+
     bool closing;
     bool bootstrap_ending;
     bool store_closing;
@@ -107,6 +119,9 @@ struct mu_agent_worker {
     bool warned;       /* and has not written "saved" yet */
     char line[MU_AGENT_LINE_MAX];
     size_t line_len;
+    bool has_step; /* it has reported one, at `step_at` */
+    uint64_t step;
+    mu_mono_t step_at;
 };
 
 /* A fact that came while another one was being handled. */
@@ -208,6 +223,10 @@ int mu_agent_gateway_to_node(struct mu_agent_round *r, const char *host, uint16_
                              struct mu_errmsg *reterr_msg);
 /** When the gateway is gone, perhaps at once, r->gateway is NULL and the round is settled. */
 void mu_agent_gateway_end(struct mu_agent_gateway *b);
+
+/* step.c */
+/** A worker wrote "step" and this. */
+void mu_agent_step_take(struct mu_agent_worker *w, const char *digits);
 
 /* failure.c */
 /** A worker shows a sign of failing: takes a place in the server's order. */

@@ -138,7 +138,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
         mu_agent_gateway_end(r->gateway); /* settles the round when it is gone */
         return;
     }
-    if (r->exchanging || r->op_busy || r->running_busy || r->bootstrap != NULL) {
+    if (r->exchanging || r->op_busy || r->running_busy || r->step_busy || r->bootstrap != NULL) {
         return;
     }
     if (r->store_open) {
@@ -173,6 +173,9 @@ void mu_agent_round_close(struct mu_agent_round *r)
     }
     if (r->running_busy) {
         mu_store_cancel(&r->running_op);
+    }
+    if (r->step_busy) {
+        mu_store_cancel(&r->step_op);
     }
     mu_agent_round_settle(r);
 }

@@ -111,23 +111,21 @@ static void keep_step_time(struct mu_agent_status_steps *steps, uint32_t local_r
     }
 }
 
-/* Steps that a worker does not report are part of the next one that it does. */
-void mu_agent_status_step(struct mu_agent_status *s, uint32_t local_rank, uint64_t step)
+void mu_agent_status_step(struct mu_agent_status *s, uint32_t local_rank, uint64_t step,
+                          uint64_t ns)
 {
-    mu_mono_t now = mu_env_now(s->env).mono;
     struct mu_agent_status_worker *w;
 
     if (local_rank >= s->worker_count) {
         return;
     }
     w = &s->workers[local_rank];
-    if (w->has_step && step > w->step) {
-        w->step_ns = mu_mono_since(w->step_at, now) / (step - w->step);
-        keep_step_time(&s->steps, local_rank, w->step_ns);
-    }
     w->has_step = true;
     w->step = step;
-    w->step_at = now;
+    if (ns != 0) {
+        w->step_ns = ns;
+        keep_step_time(&s->steps, local_rank, ns);
+    }
 }
 
 void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_worker_end *end)

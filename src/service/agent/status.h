@@ -33,8 +33,7 @@ struct mu_agent_status_worker {
     mu_mono_t since;
     bool has_step; /* it has reported one in this round */
     uint64_t step;
-    mu_mono_t step_at;
-    uint64_t step_ns; /* how long the last step took; 0: unknown */
+    uint64_t step_ns; /* how long it took, or the last one of which that is known; 0: unknown */
 };
 
 /* How long the last steps took, as one worker reports them. */
@@ -75,7 +74,8 @@ void mu_agent_status_fini(struct mu_agent_status *s);
 void mu_agent_status_log(struct mu_agent_status *s, const char *line);
 void mu_agent_status_prepare(struct mu_agent_status *s, const struct mu_agent_attempt *attempt);
 void mu_agent_status_started(struct mu_agent_status *s, const struct mu_agent_service *agent);
-void mu_agent_status_step(struct mu_agent_status *s, uint32_t local_rank, uint64_t step);
+void mu_agent_status_step(struct mu_agent_status *s, uint32_t local_rank, uint64_t step,
+                          uint64_t ns);
 void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_worker_end *end);
 void mu_agent_status_gone(struct mu_agent_status *s);
 void mu_agent_status_ended(struct mu_agent_status *s, const struct mu_agent_verdict *verdict);

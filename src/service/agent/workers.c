@@ -37,24 +37,6 @@ static void no_need_to_wait(struct mu_agent_worker *w)
     }
 }
 
-/* "step 1234": anything else in the place of the number is no word of ours. */
-static void take_step(const struct mu_agent_worker *w)
-{
-    const struct mu_agent_service_events *events = &w->s->events;
-    const char *digits = w->line + strlen("step ");
-    uint64_t step = 0;
-
-    for (const char *at = digits; *at != '\0'; at++) {
-        if (*at < '0' || *at > '9' || at - digits > 17) {
-            return;
-        }
-        step = step * 10 + (uint64_t)(*at - '0');
-    }
-    if (*digits != '\0' && events->step != NULL) {
-        events->step(events->context, w->local_rank, step);
-    }
-}
-
 static void take_line(struct mu_agent_worker *w)
 {
     if (strcmp(w->line, "notify") == 0) {
@@ -63,7 +45,7 @@ static void take_line(struct mu_agent_worker *w)
         w->warned = false;
         maybe_saved(w->s);
     } else if (strncmp(w->line, "step ", strlen("step ")) == 0) {
-        take_step(w);
+        mu_agent_step_take(w, w->line + strlen("step "));
     }
 }
 
@@ -374,6 +356,7 @@ static void reset_worker(struct mu_agent_worker *w)
     w->asked = false;
     w->warned = false;
     w->line_len = 0;
+    w->has_step = false;
     w->ticket = 0;
     w->dying = false;
     w->raised = false;

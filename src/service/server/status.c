@@ -43,6 +43,43 @@ static const struct {
 };
 #define PLACES (sizeof(places) / sizeof(places[0]))
 
+/* Reads a number of at most 18 digits off the text. False: there is none. */
+static bool take_number(struct mu_span *text, uint64_t *ret)
+{
+    size_t n = 0;
+
+    *ret = 0;
+    while (n < text->len && text->data[n] >= '0' && text->data[n] <= '9') {
+        *ret = *ret * 10 + (uint64_t)(text->data[n++] - '0');
+        if (n > 18) {
+            return false;
+        }
+    }
+    *text = mu_span(text->data + n, text->len - n);
+    return n != 0;
+}
+
+/* The last step of a node, where its agent has left it (service/agent/step.c). Others can write
+ * there, too. */
+static void put_step(struct mu_status_text *t, const struct mu_rdzv_run *run, uint32_t rank)
+{
+    char key[MU_RDZV_NAME_LEN_MAX + 96];
+    struct mu_span value;
+    uint64_t step;
+    uint64_t us;
+    int n = snprintf(key, sizeof(key), "/rdzv/%s/%" PRIu64 ".%" PRIu64 "/muster/step/%" PRIu32,
+                     run->id, run->room.incarnation, run->room.round, rank);
+
+    if (mu_ks_get(run->hub->on.ks, mu_span(key, (size_t)n), &value) != 0 ||
+        !take_number(&value, &step) || value.len == 0 || value.data[0] != ' ') {
+        return;
+    }
+    value = mu_span(value.data + 1, value.len - 1);
+    if (take_number(&value, &us) && value.len == 0) {
+        mu_status_put(t, ",\"step\":%" PRIu64 ",\"step_us\":%" PRIu64, step, us);
+    }
+}
+
 static void put_member(struct mu_status_text *t, const struct mu_room_member *room,
                        const char *place, mu_mono_t now)
 {
@@ -56,6 +93,7 @@ static void put_member(struct mu_status_text *t, const struct mu_room_member *ro
     mu_status_put(t, ",\"state\":\"%s\"", place);
     if (room->state == MU_ROOM_RUNNING) {
         mu_status_put(t, ",\"rank\":%" PRIu32, room->rank);
+        put_step(t, m->run, room->rank);
     }
     if (m->page[0] != '\0') {
         mu_status_put(t, ",\"page\":");

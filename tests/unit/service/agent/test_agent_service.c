@@ -109,11 +109,12 @@ static void on_started(void *context, const struct mu_agent_attempt *attempt)
     seat->starts += 1;
 }
 
-static void on_step(void *context, uint32_t local_rank, uint64_t step)
+static void on_step(void *context, uint32_t local_rank, uint64_t step, uint64_t ns)
 {
     struct seat *seat = context;
     char text[64];
 
+    (void)ns; /* the lines of a test may come at once */
     (void)snprintf(text, sizeof(text), "worker %u: step %llu\n", local_rank,
                    (unsigned long long)step);
     on_log(seat, text);

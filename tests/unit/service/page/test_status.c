@@ -304,18 +304,14 @@ static void test_agent_status_tells_steps_and_how_long_they_took(void **state)
     assert_null(strstr(text, "step"));
     assert_null(strstr(metrics_of(&r), "muster_agent_step"));
 
-    mu_agent_status_step(&r.status, 1, 100); /* the first one shows no time */
+    mu_agent_status_step(&r.status, 1, 100, 0); /* the first one shows no time */
     assert_has(json_of(&r), "\"step\":100,\"step_us\":0}");
-    pass_ms(250);
-    mu_agent_status_step(&r.status, 1, 101);
-    pass_ms(900);
-    mu_agent_status_step(&r.status, 1, 104); /* two were not reported */
-    pass_ms(10);
-    mu_agent_status_step(&r.status, 1, 104); /* again, or back: no time is known */
-    mu_agent_status_step(&r.status, 0, 7);
-    pass_ms(3000);
-    mu_agent_status_step(&r.status, 0, 8);   /* not of the worker whose times are kept */
-    mu_agent_status_step(&r.status, 99, 99); /* no worker of ours */
+    mu_agent_status_step(&r.status, 1, 101, 250 * MU_NS_PER_MS);
+    mu_agent_status_step(&r.status, 1, 104, 300 * MU_NS_PER_MS);
+    mu_agent_status_step(&r.status, 1, 104, 0); /* again, or back: no time is known */
+    mu_agent_status_step(&r.status, 0, 7, 0);
+    mu_agent_status_step(&r.status, 0, 8, 3 * MU_NS_PER_S); /* not of whom times are kept */
+    mu_agent_status_step(&r.status, 99, 99, 1);             /* no worker of ours */
     text = json_of(&r);
     assert_has(text, "\"step\":104,\"step_us\":300000}");
     assert_has(text, "\"step\":8,\"step_us\":3000000}");
@@ -324,8 +320,7 @@ static void test_agent_status_tells_steps_and_how_long_they_took(void **state)
     assert_has(text, "muster_agent_step{run=\"na\\\"me\"} 8\n");
     assert_has(text, "muster_agent_step_seconds{run=\"na\\\"me\"} 3.000000\n");
     for (uint32_t i = 0; i < 2 * MU_AGENT_STATUS_STEPS; i++) {
-        pass_ms(1);
-        mu_agent_status_step(&r.status, 1, 200 + i);
+        mu_agent_status_step(&r.status, 1, 200 + i, MU_NS_PER_MS);
     }
     text = strstr(json_of(&r), "step_times_us");
     assert_non_null(text);
