@@ -556,6 +556,8 @@ def test_the_page_of_a_run_with_a_loss_and_a_failure():
                   "and how long it takes, node by node", seen)
         shoot("run-steps", wide=wide, dark=night, narrow=narrow)
         check_foreign_steps(server, page)
+        wait_until(lambda: all("step" in m for m in run_of(page)["members"]) and
+                   "step time" in wide.evaluate(TEXT % "runs"), "the agents write theirs again")
         links = wide.evaluate("[...document.links].map(a => [a.textContent, a.href])")
         checks.equal(sorted(name for name, _ in links), ["alpha", "beta", "delta"],
                      "each node's name leads to its agent")
