@@ -238,7 +238,7 @@ def check_hidden(hide, what):
         donor.says("SWARM-UNREACHABLE", PATIENCE)
         took = time.monotonic() - began
         checks.ok(took < SECONDS, "%s: the donor hears of it after %.1f s" % (what, took))
-        checks.ok(b.address + ":29701" in donor.output() and "--via" in donor.output(),
+        checks.ok(b.address + ":29701" in donor.output() and "--via " + boot in donor.output(),
                   what + ": what was tried, and what helps", donor.output())
         process = site.start(c, pull)
         checks.ok(process.wait(PATIENCE) != 0, what + ": nobody can load from it")

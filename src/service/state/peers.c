@@ -101,16 +101,23 @@ static void on_dialled_back(void *context, const struct mu_peer_id *by, bool rea
                             const char *text)
 {
     struct mu_state_peers *p = context;
+    struct mu_span at = mu_peer_host_addr(p->host, by, 0);
+    char relay[MU_MULTIADDR_TEXT_MAX] = "MULTIADDR";
     char id[MU_PEER_ID_TEXT_MAX];
 
     (void)mu_peer_id_format(by, id);
+    if (mu_peer_host_speaks(p->host, by, MU_RELAY_HOP_NAME) && at.len != 0) {
+        size_t len = strlen(mu_multiaddr_format(at, relay, sizeof(relay)));
+
+        (void)snprintf(relay + len, sizeof(relay) - len, "/p2p/%s", id);
+    }
     if (reached && p->unreached) {
         mu_log(MUSTER_LOG_INFO, "SWARM-REACHABLE", "peer=%s", id);
     } else if (!reached && !p->unreached && mu_peer_relay_addr(p->relay, 0).len == 0) {
         mu_log(MUSTER_LOG_WARN, "SWARM-UNREACHABLE",
                "peer=%s why=\"%s\", so others cannot load from here: open the port to them, or let "
-               "a relay lead them here (--via MULTIADDR)",
-               id, text);
+               "a relay lead them here with --via %s",
+               id, text, relay);
     }
     p->unreached = p->unreached || !reached;
 }
