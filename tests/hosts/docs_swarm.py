@@ -200,6 +200,17 @@ def test_refused():
             checks.equal(process.wait(PATIENCE), 2, "refused: %s: exit code" % words)
             checks.ok(say in process.output(), "refused: %s: %s" % (words, say), process.output())
             checks.ok("found in the DHT" not in process.output(), "refused: it is not offered")
+        gone = dialled(boot, a).replace(a.address, "10.78.0.99")
+        process = site.start(b, "exec muster state serve --insecure --bootstrap %s trained."
+                             "safetensors" % gone)
+        checks.equal(process.wait(PATIENCE), 4, "refused: a node that does not answer: exit code")
+        checks.ok("10.78.0.99:4001" in process.output(), "refused: it is named", process.output())
+        stranger = "12D3KooWABkRWKbvXsofeqabwQmVnZCYJZVmbE2egfh1t4ZpKQnG"
+        process = site.start(b, "exec muster state serve --bootstrap %s --allow %s "
+                             "trained.safetensors" % (dialled(boot, a), stranger))
+        checks.equal(process.wait(PATIENCE), 4, "refused: a list without the DHT's node: exit code")
+        checks.ok("not on the list" in process.output(), "refused: and it says why",
+                  process.output())
         code, out, err = a.run(muster_path(), "dht", "get", "--latest", "--bootstrap",
                                dialled(boot, a), RUN + ".all_averagers")
         checks.equal(code, 7, "refused: nothing is in the DHT")

@@ -458,6 +458,9 @@ void mu_host_peer_fail(struct mu_host_peer *peer, int status, const char *text)
     struct mu_list *link;
 
     end_dialling(peer);
+    if (text != peer->why.text) {
+        (void)mu_err(&peer->why, status, "%s", text);
+    }
     while ((link = mu_list_pop(&peer->waiting)) != NULL) {
         mu_host_stream_finish(MU_CONTAINER_OF(link, struct mu_host_stream, link), status, text);
     }
@@ -507,17 +510,23 @@ static void try_next(struct mu_host_peer *peer)
 
     while (peer->due && peer->attempts < ATTEMPTS_MAX && (a = next_untried(peer)) != NULL) {
         struct mu_span addr = mu_span(a->bytes, a->len);
-        struct mu_addr to;
+        char text[MU_MULTIADDR_TEXT_MAX];
+        struct mu_addr to = {0};
         int err;
 
         a->tried = true;
         if (is_circuit(addr)) {
+            (void)mu_multiaddr_format(addr, text, sizeof(text));
             err = mu_host_dial_circuit(h, peer, addr, &peer->why);
         } else {
             err = mu_multiaddr_dial(addr, &to, NULL);
+            (void)mu_addr_format(&to, text, sizeof(text));
             err = err != 0 ? err : mu_host_dial(h, peer, NULL, &to, &peer->why);
         }
         if (err == 0) {
+            /* Until it fails or succeeds, this is what can be said of it. */
+            peer->why_status =
+                mu_err(&peer->why, MUSTER_ETIMEDOUT, "%s: there was no answer in time", text);
             peer->due = false;
             peer->next_at = mu_mono_add_ms(now_of(h), h->config.stagger_ms);
         } else {

@@ -235,8 +235,9 @@ static void on_joined(struct mu_dht_wish *wish, const struct mu_dht_op *op)
         return;
     }
     if (op->status != 0) {
-        mu_log(MUSTER_LOG_WARN, "SWARM-NOT-JOINED", "status=%s, trying again",
-               muster_errname(op->status));
+        /* An owner that is told decides what becomes of it. */
+        mu_log(s->config.joined != NULL ? MUSTER_LOG_INFO : MUSTER_LOG_WARN, "SWARM-NOT-JOINED",
+               "status=%s, trying again", muster_errname(op->status));
     } else if (s->config.peer_count != 0 && op->reachable == 0 && !s->config.client) {
         mu_log(MUSTER_LOG_WARN, "SWARM-UNREACHABLE",
                "none of the peers through which we joined can dial us");
