@@ -108,7 +108,7 @@ static int add_value(struct mu_hm_assembler *a, uint64_t len, uint8_t **ret)
 
     if (a->config.pass_on) {
         mu_buf_reset(&a->decoded);
-        if (mu_buf_reserve(&a->decoded, (size_t)len) != 0) {
+        if (mu_buf_reserve(&a->decoded, (size_t)len + 1) != 0) { /* never without memory */
             return MUSTER_ENOMEM;
         }
         *ret = mu_buf_grow(&a->decoded, (size_t)len);
