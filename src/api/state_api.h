@@ -169,7 +169,7 @@ void mu_state_target_fini(struct mu_state_target *t);
 uint64_t mu_state_target_room(const struct mu_state_target *t);
 
 /* A state that goes into the target's file as it comes. It must not move in memory. */
-struct mu_state_stream {
+struct mu_state_stream_file {
     struct mu_hm_sink sink;
     struct mu_state_target *target;
     struct mu_mapped *file; /* NULL: nothing has come yet */
@@ -182,16 +182,16 @@ struct mu_state_stream {
     uint8_t *block;
 };
 
-void mu_state_stream_init(struct mu_state_stream *s, struct mu_state_target *target);
+void mu_state_stream_file_init(struct mu_state_stream_file *s, struct mu_state_target *target);
 /** Harmless on a zeroed one. */
-void mu_state_stream_fini(struct mu_state_stream *s);
+void mu_state_stream_file_fini(struct mu_state_stream_file *s);
 /** All has come: the hashes of its chunks, lent. MUSTER_ELIMIT, MUSTER_ENOMEM. */
-int mu_state_stream_leaves(struct mu_state_stream *s, struct mu_span *ret);
+int mu_state_stream_file_leaves(struct mu_state_stream_file *s, struct mu_span *ret);
 /** Completes the file with the head of this manifest. The mapping is the caller's. Errors as
  * mu_state_file_head(), or of the file system. */
-int mu_state_stream_finish(struct mu_state_stream *s, const struct mu_state_manifest *m,
-                           struct mu_mapped **ret_file, uint64_t *ret_data_at,
-                           struct mu_errmsg *msg);
+int mu_state_stream_file_finish(struct mu_state_stream_file *s, const struct mu_state_manifest *m,
+                                struct mu_mapped **ret_file, uint64_t *ret_data_at,
+                                struct mu_errmsg *msg);
 
 /** Hashes all chunks, on this thread and others. Errors as mu_state_share_hash(). */
 int mu_state_hash_all(struct mu_state_share *share);
@@ -230,7 +230,7 @@ struct muster_state_loading {
     struct mu_hm_loaded loaded; /* from hivemind's donor, until it is a share */
     bool has_loaded;
     double loaded_priority;
-    struct mu_state_stream stream; /* if it goes into a file */
+    struct mu_state_stream_file stream; /* if it goes into a file */
     struct mu_buf report;
 };
 

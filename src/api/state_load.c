@@ -261,7 +261,7 @@ static void free_loading(muster_state_loading *g)
     if (g->has_loaded) {
         mu_hm_loaded_fini(&g->loaded);
     }
-    mu_state_stream_fini(&g->stream);
+    mu_state_stream_file_fini(&g->stream);
     mu_state_donor_end(g->rt, g->own_donor);
     if (g->own_net) {
         mu_state_net_close(&g->net);

@@ -19,7 +19,7 @@
 
 static int begin(struct mu_hm_sink *sink, struct mu_span metadata, struct mu_errmsg *msg)
 {
-    struct mu_state_stream *s = MU_CONTAINER_OF(sink, struct mu_state_stream, sink);
+    struct mu_state_stream_file *s = MU_CONTAINER_OF(sink, struct mu_state_stream_file, sink);
     struct stat st;
     bool fresh = lstat(s->target->part, &st) != 0;
     int err = 0;
@@ -45,7 +45,7 @@ static int begin(struct mu_hm_sink *sink, struct mu_span metadata, struct mu_err
 }
 
 /* Writes a block, unless it is there. */
-static int put_block(struct mu_state_stream *s, uint64_t offset, struct mu_span block)
+static int put_block(struct mu_state_stream_file *s, uint64_t offset, struct mu_span block)
 {
     bool same = offset + block.len <= s->kept &&
                 mu_mapped_read(s->file, s->data_at + offset, s->block, block.len) == 0 &&
@@ -62,7 +62,7 @@ static int put_block(struct mu_state_stream *s, uint64_t offset, struct mu_span 
 static int put(struct mu_hm_sink *sink, uint64_t offset, struct mu_span bytes,
                struct mu_errmsg *msg)
 {
-    struct mu_state_stream *s = MU_CONTAINER_OF(sink, struct mu_state_stream, sink);
+    struct mu_state_stream_file *s = MU_CONTAINER_OF(sink, struct mu_state_stream_file, sink);
     int err = mu_state_builder_add(&s->hash, bytes);
 
     if (offset + bytes.len > s->room) {
@@ -88,19 +88,19 @@ static int put(struct mu_hm_sink *sink, uint64_t offset, struct mu_span bytes,
 /* Another protocol may fill the same file now. */
 static void failed(struct mu_hm_sink *sink)
 {
-    struct mu_state_stream *s = MU_CONTAINER_OF(sink, struct mu_state_stream, sink);
+    struct mu_state_stream_file *s = MU_CONTAINER_OF(sink, struct mu_state_stream_file, sink);
 
     mu_mapped_close(s->file);
     s->file = NULL;
 }
 
-void mu_state_stream_init(struct mu_state_stream *s, struct mu_state_target *target)
+void mu_state_stream_file_init(struct mu_state_stream_file *s, struct mu_state_target *target)
 {
-    *s = (struct mu_state_stream){.sink = {begin, put, failed}, .target = target};
+    *s = (struct mu_state_stream_file){.sink = {begin, put, failed}, .target = target};
     mu_state_builder_init(&s->hash, MU_STATE_CHUNK_BYTES);
 }
 
-void mu_state_stream_fini(struct mu_state_stream *s)
+void mu_state_stream_file_fini(struct mu_state_stream_file *s)
 {
     mu_mapped_close(s->file);
     s->file = NULL;
@@ -109,7 +109,7 @@ void mu_state_stream_fini(struct mu_state_stream *s)
     s->block = NULL;
 }
 
-int mu_state_stream_leaves(struct mu_state_stream *s, struct mu_span *ret)
+int mu_state_stream_file_leaves(struct mu_state_stream_file *s, struct mu_span *ret)
 {
     uint8_t root[MU_STATE_HASH_LEN];
     int err = mu_state_builder_end(&s->hash, root);
@@ -120,7 +120,7 @@ int mu_state_stream_leaves(struct mu_state_stream *s, struct mu_span *ret)
 
 /* Moves the bytes to where they begin behind the head, from the side on which they do not overlap
  * what was not moved yet. */
-static int move(struct mu_state_stream *s, uint64_t to, uint64_t bytes)
+static int move(struct mu_state_stream_file *s, uint64_t to, uint64_t bytes)
 {
     uint8_t *block = mu_malloc(MOVE);
     uint64_t done = 0;
@@ -139,9 +139,9 @@ static int move(struct mu_state_stream *s, uint64_t to, uint64_t bytes)
     return err;
 }
 
-int mu_state_stream_finish(struct mu_state_stream *s, const struct mu_state_manifest *m,
-                           struct mu_mapped **ret_file, uint64_t *ret_data_at,
-                           struct mu_errmsg *msg)
+int mu_state_stream_file_finish(struct mu_state_stream_file *s, const struct mu_state_manifest *m,
+                                struct mu_mapped **ret_file, uint64_t *ret_data_at,
+                                struct mu_errmsg *msg)
 {
     struct mu_span none = {0};
     struct mu_buf head;

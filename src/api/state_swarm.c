@@ -242,7 +242,7 @@ int mu_state_loading_in_swarm(muster_state_loading *g, const char *const *donors
     };
 
     if (g->target.file != NULL) {
-        mu_state_stream_init(&g->stream, &g->target);
+        mu_state_stream_file_init(&g->stream, &g->target);
         config.sink = &g->stream.sink;
         config.bytes_max = g->target.bytes_max != 0 ? g->target.bytes_max : UINT64_MAX;
     }
@@ -287,7 +287,7 @@ static int hash(muster_state_loading *g, struct mu_state_share *share)
     if (g->target.file == NULL) {
         return mu_state_hash_all(share);
     }
-    err = mu_state_stream_leaves(&g->stream, &leaves);
+    err = mu_state_stream_file_leaves(&g->stream, &leaves);
     return err != 0 ? err : mu_state_share_set_leaves(share, leaves);
 }
 
@@ -356,8 +356,8 @@ static int complete_file(muster_state_loading *g, struct mu_state_share *share,
 {
     struct mu_state_home *home = mu_calloc(1, sizeof(*home));
     int err = home == NULL ? mu_err(msg, MUSTER_ENOMEM, "out of memory")
-                           : mu_state_stream_finish(&g->stream, &share->offer.manifest,
-                                                    &home->mapped, &home->data_at, msg);
+                           : mu_state_stream_file_finish(&g->stream, &share->offer.manifest,
+                                                         &home->mapped, &home->data_at, msg);
 
     if (err != 0) {
         mu_free(home);

@@ -23,10 +23,10 @@ static struct world {
     int done;
     int status;
     size_t got;
-    char text[256];
+    char text[MU_ERRMSG_CAP];
     struct mu_etcd_watch watch;
     int ready, changes, ended, ended_status;
-    char ended_text[256];
+    char ended_text[MU_ERRMSG_CAP];
     const char *endpoints;
     size_t answer_len; /* of the server at e1: a token, or what it says about its version */
     struct mu_etcd_doctor *doctor;
