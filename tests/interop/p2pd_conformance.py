@@ -331,7 +331,7 @@ async def streams(a, b):
     reader, writer, info = await a.stream(b.id, *others[1:], "last")
     checks.equal(info[3][0], b"last", "stream: the last of 64 names")
     writer.close()
-    await checks.refused("stream: 65 names", a.stream(b.id, *others, "last"), "may name 64")
+    await checks.refused("stream: 65 names", a.stream(b.id, *others, "last"), "at most 64")
     await b.unhandle(last.where, "last")
     last.close()
 

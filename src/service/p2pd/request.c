@@ -297,7 +297,7 @@ static void do_stream_open(struct mu_p2pd_client *c, const struct mu_p2pd_reques
         return;
     }
     if (count == NAMES_MAX && mu_p2pd_next_name(r, &walk, &more)) {
-        reply_error(c, "failed to negotiate protocol: a request may name 64");
+        reply_error(c, "failed to negotiate protocol: a request may name at most 64");
         return;
     }
     c->work.type = r->type;
