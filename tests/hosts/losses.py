@@ -229,20 +229,19 @@ def test_below_the_minimum_the_job_waits():
 
 def test_host_of_the_rendezvous_is_lost_and_comes_back():
     """The others stop their workers and wait for it: all begin again when it is back."""
-    if "muster" not in WANTED:
-        return
-    with Rig(3) as rig:
-        table = Table(start_job(rig, "1:3"), "the host of the rendezvous")
-        job = table.job
-        if not job.await_world(3, "the job begins"):
-            return
-        kill(job, 0)
-        wait_until(lambda: not job.trains(3), "the others to notice", 20)
-        time.sleep(2)
-        table.step("node0 is back", start_again, 0, 3)
-        table.print()
-        checks.equal(job.charged(), 0, "no restart was charged")
-        job.finish("after the loss of the host")
+    for name, options in OURS:
+        with Rig(3) as rig:
+            job = start_job(rig, "1:3", *options)
+            if not job.await_world(3, name + ": the job begins"):
+                continue
+            kill(job, 0)
+            wait_until(lambda: not job.trains(3), "the others to notice", 20)
+            time.sleep(2)
+            table = Table(job, name + ": the host of the rendezvous")
+            table.step("node0 is back", start_again, 0, 3)
+            table.print()
+            checks.equal(job.charged(), 0, name + ": no restart was charged")
+            job.finish(name + ": after the loss of the host")
 
 
 def test_losses_without_end_are_an_end():
