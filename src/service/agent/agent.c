@@ -490,9 +490,6 @@ static void on_ended(void *context, const struct mu_rdzv_ending *ending)
         s->next == NULL) {
         mu_agent_failure_read(r);
     }
-    if (r != NULL && r->number == ending->round) {
-        r->failed_elsewhere = ending->reason == MU_RDZV_ENDED_FAILED;
-    }
     mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_ROUND_ENDED,
                                              .round = ending->round,
                                              .lost = ending->reason == MU_RDZV_ENDED_LOST,

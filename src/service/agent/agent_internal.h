@@ -63,7 +63,6 @@ struct mu_agent_round {
     struct mu_buf op_text;  /* what we write */
     struct mu_buf op_known; /* what we believe is there */
     bool failure_known;
-    bool failed_elsewhere;         /* it is over because workers of another node failed */
     bool reads_running;            /* the op reads which workers still ran */
     struct mu_store_op running_op; /* writes which of ours did */
     bool running_busy;

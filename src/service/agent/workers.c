@@ -441,19 +441,13 @@ static void on_hold_timer(struct mu_timer *timer)
     mu_agent_failure_tell_running(s);
 }
 
-/* Whether the job ends because of a failure, here or on another node, as far as is known. */
-static bool is_last_round(const struct mu_agent_service *s)
-{
-    return mu_agent_has_failed(&s->machine) || (s->round != NULL && s->round->failed_elsewhere &&
-                                                mu_agent_restarts_left(&s->machine) == 0);
-}
-
 /* Whether the worker may end by itself: then we know more than if we had stopped it. When the job
  * ends because of a failure, every worker has a moment for that: it may have failed at the same
  * time, and perhaps first. */
 static bool is_ending(const struct mu_agent_worker *w)
 {
-    return !w->end.exited && !w->end.stopped && (has_just_raised(w) || is_last_round(w->s));
+    return !w->end.exited && !w->end.stopped &&
+           (has_just_raised(w) || mu_agent_has_failed(&w->s->machine));
 }
 
 void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill)
