@@ -11,6 +11,7 @@
 #define ASSIGNED_RANKS "torchelastic/assigned_ranks/"
 #define TERMINAL_STATE "torchelastic/agent/terminal_state"
 #define KEY_CAP        80
+#define LOOK_MS        2000u /* how long others are waited for before a look at who they are */
 
 /* The keys and values of one operation, in one block of memory. */
 struct batch {
@@ -49,12 +50,22 @@ static void finish(struct mu_agent_exchange *x, int status)
 
 /* --- operations ------------------------------------------------------------------------------- */
 
+static void look(struct mu_agent_exchange *x);
+
+static bool is_late(const struct mu_agent_exchange *x)
+{
+    return x->config.timeout_ms != 0 &&
+           mu_mono_reached(x->deadline, mu_env_now(x->config.env).mono);
+}
+
 static void on_op_done(struct mu_store_op *op)
 {
     struct mu_agent_exchange *x = MU_CONTAINER_OF(op, struct mu_agent_exchange, op);
 
     x->waiting = false;
-    if (op->status != 0) {
+    if (op->status == MUSTER_ETIMEDOUT && x->looking && !x->canceled && !is_late(x)) {
+        look(x);
+    } else if (op->status != 0) {
         (void)mu_err(&x->errmsg, op->status, "%s",
                      op->errmsg.text[0] != '\0' ? op->errmsg.text : muster_strerror(op->status));
         finish(x, op->status);
@@ -110,6 +121,9 @@ static void submit(struct mu_agent_exchange *x, enum mu_store_verb verb, const s
                      x->config.timeout_ms);
         finish(x, MUSTER_ETIMEDOUT);
         return;
+    }
+    if (x->looking && (left == 0 || left > LOOK_MS)) {
+        left = LOOK_MS;
     }
     x->op = (struct mu_store_op){
         .request = {.verb = verb,
@@ -272,6 +286,7 @@ static void on_all_roles_2(struct mu_agent_exchange *x)
     struct mu_ranks *ranks = NULL;
     int err = assign_all(x, &ranks);
 
+    x->looking = false;
     if (err == 0) {
         err = check_own(x, &ranks[x->config.rank]);
     }
@@ -299,11 +314,36 @@ static void on_share(struct mu_agent_exchange *x)
 
 static void on_role_said_2(struct mu_agent_exchange *x)
 {
+    x->looking = x->config.world > 1;
     if (x->config.rank == 0) {
         read_all(x, ROLE_INFO_2, "", on_all_roles_2);
     } else {
         submit_one(x, MU_STORE_GET, ASSIGNED_RANKS, x->config.rank, "", NULL, on_share);
     }
+}
+
+/* The others are late, or they are of PyTorch 1.13, and wait for us in their own way. In etcd
+ * nothing else shows which. */
+static void on_looked(struct mu_agent_exchange *x)
+{
+    if (x->op.reply.number != 0) {
+        finish(x, mu_err(&x->errmsg, MUSTER_EPROTO,
+                         "agent %" PRIu32 " is PyTorch 1.13's and exchanges ranks in its own way; "
+                         "give --rdzv-conf dialect=1.13 on every muster node",
+                         x->look_rank));
+    } else {
+        on_role_said_2(x);
+    }
+}
+
+/* Looks at one of the others, at the next one each time. */
+static void look(struct mu_agent_exchange *x)
+{
+    x->looking = false;
+    do {
+        x->look_rank = (x->look_rank + 1) % x->config.world;
+    } while (x->look_rank == x->config.rank);
+    submit_one(x, MU_STORE_CHECK, ROLE_INFO_1, x->look_rank, "", NULL, on_looked);
 }
 
 /* --- generation 1 ----------------------------------------------------------------------------- */
@@ -441,7 +481,8 @@ static bool begin(struct mu_agent_exchange *x)
     x->ranks = (struct mu_ranks){0};
     x->errmsg.text[0] = '\0';
     x->block = NULL;
-    x->waiting = x->canceled = false;
+    x->waiting = x->canceled = x->looking = false;
+    x->look_rank = c->rank;
     x->deadline = mu_mono_add_ms(mu_env_now(c->env).mono, c->timeout_ms);
     if (c->world == 0 || c->world > MU_EXCHANGE_AGENTS_MAX || c->rank >= c->world) {
         finish(x, mu_err(&x->errmsg, MUSTER_EINVAL, "rank %" PRIu32 " of %" PRIu32 " agents",

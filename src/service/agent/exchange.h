@@ -49,7 +49,7 @@ struct mu_agent_exchange_config {
     uint16_t master_port;
     /**
      * 0; MUSTER_ETIMEDOUT, the text names a key that is missing; MUSTER_EPROTO: another agent wrote
-     * nonsense; MUSTER_ECANCELED; or the store's error.
+     * nonsense, or the keys of the other generation; MUSTER_ECANCELED; or the store's error.
      */
     void (*done)(struct mu_agent_exchange *x, int status);
     void *context;
@@ -71,7 +71,9 @@ struct mu_agent_exchange {
     char port_text[8];
     void *block; /* the keys and values of the operation under way */
     int status;
-    bool waiting; /* for the operation, which can be canceled */
+    bool looking;       /* generation 2: the wait for others ends early, to look who they are */
+    uint32_t look_rank; /* at whom it looked last */
+    bool waiting;       /* for the operation, which can be canceled */
     bool canceled;
 };
 

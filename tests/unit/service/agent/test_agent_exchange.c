@@ -455,6 +455,48 @@ static void test_agent_exchange_refuses_what_peers_make_up(void **state)
     close_world(w);
 }
 
+static void speak_as_1_13(struct world *w)
+{
+    lie(w, &liars[0], "torchelastic/role_info2",
+        "{\"role\": \"default\", \"rank\": 2, \"local_world_size\": 1}");
+}
+
+static void test_agent_exchange_says_that_another_is_pytorch_1_13(void **state)
+{
+    struct world *w = open_world(3, MU_EXCHANGE_2);
+
+    (void)state;
+    call(w, speak_as_1_13);
+    call(w, start_first);
+    call(w, start_second);
+    run_ms(w, 4500); /* it looks at one of the others every two seconds */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(w->agents[i].status, MUSTER_EPROTO);
+        assert_non_null(strstr(w->agents[i].x.errmsg.text, "agent 2 is PyTorch 1.13's"));
+        assert_non_null(strstr(w->agents[i].x.errmsg.text, "--rdzv-conf dialect=1.13"));
+    }
+    close_world(w);
+}
+
+static void start_third(struct world *w)
+{
+    mu_agent_exchange_start(&w->agents[2].x);
+}
+
+static void test_agent_exchange_waits_on_for_an_agent_that_is_late(void **state)
+{
+    struct world *w = open_world(3, MU_EXCHANGE_2);
+
+    (void)state;
+    call(w, start_first);
+    call(w, start_second);
+    run_ms(w, 4500);
+    call(w, start_third);
+    run_ms(w, 100);
+    assert_ended(w, 0);
+    close_world(w);
+}
+
 static void test_agent_exchange_refuses_a_rank_beyond_the_world(void **state)
 {
     struct world *w = open_world(1, MU_EXCHANGE_2);
@@ -724,6 +766,8 @@ int main(void)
         cmocka_unit_test(test_agent_exchange_of_generation_2_costs_a_few_operations_each),
         cmocka_unit_test(test_agent_exchange_of_generation_1_says_pytorchs_words),
         cmocka_unit_test(test_agent_exchange_of_identical_agents_needs_no_word),
+        cmocka_unit_test(test_agent_exchange_says_that_another_is_pytorch_1_13),
+        cmocka_unit_test(test_agent_exchange_waits_on_for_an_agent_that_is_late),
         cmocka_unit_test(test_agent_exchange_of_one_agent_alone_ends),
         cmocka_unit_test(test_agent_exchange_that_takes_too_long_names_who_is_missing),
         cmocka_unit_test(test_agent_exchange_can_be_canceled_at_any_moment),
