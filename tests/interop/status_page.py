@@ -406,6 +406,9 @@ def test_a_browser_sees_why_a_run_ended():
                   "the page says who ended the run", seen)
         checks.ok("worker 2 is here" in seen, "with its last lines", seen)
         checks.ok("exit code 3" not in seen, "not who was recovered from", seen)
+        checks.equal([p["what"] for p in run_of(page)["history"]],
+                     ["joined", "round", "failed", "ended", "round", "failed", "over"],
+                     "the time line has both failures, and the end")
         events = wide.evaluate(TEXT % "events")
         checks.ok("the run is the run" not in events and "used up its 1 restarts" in events,
                   "the events say it in a sentence", events)

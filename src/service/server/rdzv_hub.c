@@ -475,6 +475,10 @@ static void pump_run(struct mu_rdzv_run *run)
         mu_room_explain(&run->room, why, sizeof(why));
         log_run(MUSTER_LOG_INFO, "RDZV-OVER", run, why);
         note(run, "%s", why);
+        if (run->room.state == MU_ROOM_IS_FAILED && !run->ended_noted) { /* of its last round */
+            mu_rdzv_run_mark(run, MU_STATUS_FAILED, run->room.last_end.round, 1,
+                             run->room.last_end.who);
+        }
         mu_rdzv_run_mark(run, MU_STATUS_OVER, run->room.round, 0, NULL);
         mu_buf_fini(&run->members);
         mu_room_fini(&run->room);
