@@ -68,10 +68,40 @@ static struct mu_hm_tensor tensor_of(const struct mu_hm_assembler *a)
     };
 }
 
-/* Whether the bytes need no decoding, and go to their place as they come. */
-static bool goes_direct(const struct mu_hm_assembler *a)
+/* Whether `len` bytes come in as many chunks, of which the first has the usual length. */
+static bool comes_in(uint64_t len, const struct mu_hm_part *p)
 {
-    return a->compression == MU_HM_NONE && a->got.layout.tensors[last_of(a)].dtype != MU_DTYPE_BF16;
+    return len > (p->chunks - 1) * MU_HM_CHUNK && len <= p->chunks * MU_HM_CHUNK;
+}
+
+/* How long an element is that can be decoded alone; 0: the tensor must be there as a whole. What is
+ * kept in memory anyway is decoded as a whole. */
+static uint32_t element_len(const struct mu_hm_assembler *a, const struct mu_hm_part *p)
+{
+    uint64_t elements = mu_layout_elements(&a->got.layout, last_of(a));
+
+    if (!a->config.pass_on || p->buffer.len != MU_HM_CHUNK || p->chunks < 2) {
+        return 0;
+    }
+    if (a->compression == MU_HM_FLOAT16) {
+        return 2;
+    }
+    /* bfloat16, as it is or as float32: with two chunks or more, their number tells which. */
+    return a->compression != MU_HM_NONE ? 0
+           : comes_in(4 * elements, p)  ? 4
+           : comes_in(2 * elements, p)  ? 2
+                                        : 0;
+}
+
+/* Chooses how the bytes of a tensor become its values. */
+static void choose_way(struct mu_hm_assembler *a, const struct mu_hm_part *p)
+{
+    a->element_len = element_len(a, p);
+    a->way =
+        a->compression == MU_HM_NONE && a->got.layout.tensors[last_of(a)].dtype != MU_DTYPE_BF16
+            ? MU_HM_WAY_DIRECT
+        : a->element_len != 0 ? MU_HM_WAY_ELEMENTS
+                              : MU_HM_WAY_WHOLE;
 }
 
 /* "tensor 3, "w"": for error texts. */
@@ -204,19 +234,66 @@ static int start_tensor(struct mu_hm_assembler *a, const struct mu_hm_part *p,
         return mu_err(reterr_msg, MUSTER_ELIMIT, "tensor %zu: an encoding of %" PRIu64 " bytes",
                       last_of(a), a->encoded_max);
     }
-    if (a->config.pass_on && !goes_direct(a) && a->encoded_max > a->config.encoded_max) {
-        return mu_err(reterr_msg, MUSTER_ELIMIT, "tensor %zu: an encoding of %" PRIu64 " bytes",
-                      last_of(a), a->encoded_max);
-    }
     if (p->chunks > INT32_MAX || (p->chunks == 0) != (p->buffer.len == 0)) {
         return mu_err(reterr_msg, MUSTER_EPROTO, "tensor %zu has %zu bytes in %" PRIu64 " chunks",
                       last_of(a), p->buffer.len, p->chunks);
+    }
+    choose_way(a, p);
+    if (a->config.pass_on && a->way == MU_HM_WAY_WHOLE && a->encoded_max > a->config.encoded_max) {
+        return mu_err(reterr_msg, MUSTER_ELIMIT, "tensor %zu: an encoding of %" PRIu64 " bytes",
+                      last_of(a), a->encoded_max);
     }
     a->chunk_count = p->chunks == 0 ? 1 : p->chunks;
     a->chunks = 0;
     a->encoded_len = 0;
     a->coming = true;
-    return goes_direct(a) && !a->config.pass_on ? add_value(a, a->encoded_max, &place) : 0;
+    return a->way == MU_HM_WAY_DIRECT && !a->config.pass_on ? add_value(a, a->encoded_max, &place)
+                                                            : 0;
+}
+
+/* Decodes so many bytes from the front of what has come into `len` bytes of the tensor. */
+static int decode(struct mu_hm_assembler *a, const struct mu_hm_tensor *t, size_t encoded_len,
+                  uint64_t offset, uint64_t len, struct mu_errmsg *reterr_msg)
+{
+    size_t i = last_of(a);
+    uint8_t *place;
+    int err = add_value(a, len, &place);
+
+    if (err != 0) {
+        return err;
+    }
+    err = mu_hm_decode(t, mu_span(mu_buf_span(&a->encoded).data, encoded_len),
+                       (struct mu_space){place, (size_t)len}, reterr_msg);
+    if (err != 0) {
+        mu_err_prefix(reterr_msg, "tensor %zu", i);
+    } else if (a->config.pass_on) {
+        a->piece = (struct mu_hm_piece){a->got.layout.tensors[i].offset + offset,
+                                        mu_span(place, (size_t)len)};
+    }
+    mu_buf_consume(&a->encoded, encoded_len);
+    return err;
+}
+
+/* Decodes the elements that have come. */
+static int decode_elements(struct mu_hm_assembler *a, struct mu_errmsg *reterr_msg)
+{
+    struct mu_hm_tensor t = tensor_of(a);
+    const struct mu_tensor *whole = &a->got.layout.tensors[last_of(a)];
+    uint64_t total = mu_layout_elements(&a->got.layout, last_of(a));
+    uint64_t count = a->encoded.len / a->element_len;
+    uint64_t before = a->encoded_len / a->element_len;
+
+    if (count == 0) {
+        return 0;
+    }
+    if (before + count > total) {
+        return mu_err(reterr_msg, MUSTER_EPROTO, "tensor %zu: more than its %" PRIu64 " elements",
+                      last_of(a), total);
+    }
+    t.shape = &count;
+    t.rank = 1;
+    return decode(a, &t, (size_t)count * a->element_len, before * (whole->len / total),
+                  count * (whole->len / total), reterr_msg);
 }
 
 /* Finishes a tensor whose chunks have all come. */
@@ -225,30 +302,20 @@ static int finish_tensor(struct mu_hm_assembler *a, struct mu_errmsg *reterr_msg
     struct mu_hm_tensor t = tensor_of(a);
     size_t i = last_of(a);
     uint64_t len = a->got.layout.tensors[i].len;
-    uint8_t *place;
-    int err;
+    uint64_t must = len;
 
     a->coming = false;
-    if (goes_direct(a)) {
-        return a->encoded_len == len
-                   ? 0
-                   : mu_err(reterr_msg, MUSTER_EPROTO,
-                            "tensor %zu: %" PRIu64 " bytes where there must be %" PRIu64, i,
-                            a->encoded_len, len);
+    if (a->way == MU_HM_WAY_WHOLE) {
+        return decode(a, &t, a->encoded.len, 0, len, reterr_msg);
     }
-    err = add_value(a, len, &place);
-    if (err == 0) {
-        err = mu_hm_decode(&t, mu_buf_span(&a->encoded), (struct mu_space){place, (size_t)len},
-                           reterr_msg);
-        if (err != 0) {
-            mu_err_prefix(reterr_msg, "tensor %zu", i);
-        } else if (a->config.pass_on) {
-            a->piece =
-                (struct mu_hm_piece){a->got.layout.tensors[i].offset, mu_span(place, (size_t)len)};
-        }
+    if (a->way == MU_HM_WAY_ELEMENTS) {
+        must = mu_layout_elements(&a->got.layout, i) * a->element_len;
     }
-    mu_buf_reset(&a->encoded);
-    return err;
+    return a->encoded_len == must
+               ? 0
+               : mu_err(reterr_msg, MUSTER_EPROTO,
+                        "tensor %zu: %" PRIu64 " bytes where there must be %" PRIu64, i,
+                        a->encoded_len, must);
 }
 
 static int take_chunk(struct mu_hm_assembler *a, const struct mu_hm_part *p,
@@ -261,8 +328,9 @@ static int take_chunk(struct mu_hm_assembler *a, const struct mu_hm_part *p,
                       "tensor %zu: more than the %" PRIu64 " bytes that it can have", last_of(a),
                       a->encoded_max);
     }
-    if (!goes_direct(a)) {
+    if (a->way != MU_HM_WAY_DIRECT) {
         err = mu_buf_append(&a->encoded, p->buffer);
+        err = err == 0 && a->way == MU_HM_WAY_ELEMENTS ? decode_elements(a, reterr_msg) : err;
     } else if (a->config.pass_on) {
         a->piece = (struct mu_hm_piece){a->got.layout.tensors[last_of(a)].offset + a->encoded_len,
                                         p->buffer};

@@ -14,8 +14,9 @@
  * layout also tensors: if the stream is cut off, the error names what is missing. Without an
  * expected layout a stream that is cut off exactly between two tensors looks whole.
  *
- * The assembler keeps the tensors in memory, or passes their bytes on as they come (`pass_on`). A
- * tensor that has to be decoded is then in memory until all of it has come.
+ * The assembler keeps the tensors in memory, or passes their bytes on as they come (`pass_on`).
+ * bfloat16 and halves are then decoded element by element. A tensor in one of the other encodings
+ * is in memory until all of it has come.
  */
 #ifndef MU_HM_STATE_H
 #define MU_HM_STATE_H
@@ -119,13 +120,20 @@ struct mu_hm_assembler_config {
     size_t tensors_max;               /* 1,048,576 */
     size_t metadata_len_max;          /* 16 MiB */
     bool pass_on;                     /* `piece` has each message's bytes, and none are kept */
-    uint64_t encoded_max; /* of a tensor that has to be decoded, with `pass_on`. 16 GiB */
+    uint64_t encoded_max; /* of a tensor that is decoded as a whole, with `pass_on`. 16 GiB */
 };
 
 /* Bytes of the state, and where they belong: all tensors, one behind the other. */
 struct mu_hm_piece {
     uint64_t offset;
     struct mu_span bytes;
+};
+
+/* How a tensor's bytes become its values. */
+enum mu_hm_way {
+    MU_HM_WAY_DIRECT = 1, /* as they are, each chunk at once */
+    MU_HM_WAY_ELEMENTS,   /* decoded, each chunk at once */
+    MU_HM_WAY_WHOLE,      /* decoded, once all have come */
 };
 
 struct mu_hm_assembler {
@@ -145,6 +153,8 @@ struct mu_hm_assembler {
     uint64_t chunks;
     uint64_t chunk_count;
     enum mu_hm_compression compression;
+    enum mu_hm_way way;
+    uint32_t element_len; /* encoded; ELEMENTS */
     bool coming;
     int status;
 };

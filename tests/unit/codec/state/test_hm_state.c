@@ -56,12 +56,13 @@ static void fill_floats(struct donor *d, size_t i)
     }
 }
 
-static void cut(struct donor *d, enum mu_hm_compression compression)
+static void cut_as(struct donor *d, enum mu_hm_compression compression, bool raw)
 {
     struct mu_hm_state_config config = {.layout = &d->layout,
                                         .values = d->values,
                                         .metadata = MU_SPAN_LIT(EPOCH_5),
-                                        .compression = compression};
+                                        .compression = compression,
+                                        .bfloat16_raw = raw};
     struct mu_hm_state s;
     struct mu_hm_chunker c;
     struct mu_errmsg msg;
@@ -78,6 +79,11 @@ static void cut(struct donor *d, enum mu_hm_compression compression)
     assert_int_equal(got, 0);
     assert_int_equal(d->count, mu_hm_state_messages(&s));
     mu_hm_state_fini(&s);
+}
+
+static void cut(struct donor *d, enum mu_hm_compression compression)
+{
+    cut_as(d, compression, false);
 }
 
 static void open_donor(struct donor *d)
@@ -212,52 +218,164 @@ static void test_hm_state_comes_over_whole_in_every_encoding(void **state)
     }
 }
 
-/* Passed on, its bytes come in order, are the same that would have been kept, and none are. */
+/* Takes a donor's messages twice, to keep and to pass on: passed on, the bytes come in order, are
+ * the same, and none are kept. Returns the length of the longest piece. */
+static size_t check_passed_on(struct donor *d)
+{
+    struct mu_hm_assembler_config config = mu_hm_assembler_config_defaults();
+    struct mu_hm_assembler kept;
+    struct mu_hm_assembler passed;
+    struct mu_hm_loaded whole;
+    struct mu_hm_loaded loaded;
+    struct mu_errmsg msg;
+    struct mu_buf bytes;
+    size_t longest = 0;
+
+    begin(&kept, NULL);
+    config.pass_on = true;
+    mu_hm_assembler_init(&passed, &config);
+    mu_buf_init(&bytes, 1 << 24);
+    for (size_t i = 0; i < d->count; i++) {
+        struct mu_span message = mu_buf_span(&d->messages[i]);
+
+        assert_int_equal(mu_hm_assembler_take(&kept, message, &msg), 0);
+        assert_int_equal(mu_hm_assembler_take(&passed, message, &msg), 0);
+        if (passed.piece.bytes.len != 0) {
+            assert_int_equal(passed.piece.offset, bytes.len);
+            assert_int_equal(mu_buf_append(&bytes, passed.piece.bytes), 0);
+            longest = passed.piece.bytes.len > longest ? passed.piece.bytes.len : longest;
+        }
+    }
+    assert_int_equal(mu_hm_assembler_end(&kept, &whole, &msg), 0);
+    assert_int_equal(mu_hm_assembler_end(&passed, &loaded, &msg), 0);
+    assert_null(loaded.values);
+    assert_int_equal(bytes.len, loaded.layout.bytes);
+    assert_int_equal(mu_layout_check(&whole.layout, &loaded.layout, &msg), 0);
+    for (size_t i = 0; i < whole.layout.count; i++) {
+        assert_memory_equal(mu_buf_span(&bytes).data + whole.layout.tensors[i].offset,
+                            mu_hm_loaded_value(&whole, i).data, whole.layout.tensors[i].len);
+    }
+    mu_buf_fini(&bytes);
+    mu_hm_loaded_fini(&whole);
+    mu_hm_loaded_fini(&loaded);
+    mu_hm_assembler_fini(&kept);
+    mu_hm_assembler_fini(&passed);
+    return longest;
+}
+
 static void test_hm_state_is_passed_on_as_it_comes(void **state)
 {
     (void)state;
     for (int c = 0; c <= MU_HM_COMPRESSION_LAST; c++) {
-        struct mu_hm_assembler_config config = mu_hm_assembler_config_defaults();
-        struct mu_hm_assembler kept;
-        struct mu_hm_assembler passed;
-        struct mu_hm_loaded whole;
-        struct mu_hm_loaded loaded;
-        struct mu_errmsg msg;
-        struct mu_buf bytes;
         struct donor d;
 
         open_donor(&d);
         cut(&d, (enum mu_hm_compression)c);
-        begin(&kept, NULL);
-        config.pass_on = true;
-        mu_hm_assembler_init(&passed, &config);
-        mu_buf_init(&bytes, 1 << 20);
-        for (size_t i = 0; i < d.count; i++) {
-            struct mu_span message = mu_buf_span(&d.messages[i]);
-
-            assert_int_equal(mu_hm_assembler_take(&kept, message, &msg), 0);
-            assert_int_equal(mu_hm_assembler_take(&passed, message, &msg), 0);
-            if (passed.piece.bytes.len != 0) {
-                assert_int_equal(passed.piece.offset, bytes.len);
-                assert_int_equal(mu_buf_append(&bytes, passed.piece.bytes), 0);
-            }
-        }
-        assert_int_equal(mu_hm_assembler_end(&kept, &whole, &msg), 0);
-        assert_int_equal(mu_hm_assembler_end(&passed, &loaded, &msg), 0);
-        assert_null(loaded.values);
-        assert_int_equal(bytes.len, loaded.layout.bytes);
-        assert_int_equal(mu_layout_check(&whole.layout, &loaded.layout, &msg), 0);
-        for (size_t i = 0; i < whole.layout.count; i++) {
-            assert_memory_equal(mu_buf_span(&bytes).data + whole.layout.tensors[i].offset,
-                                mu_hm_loaded_value(&whole, i).data, whole.layout.tensors[i].len);
-        }
-        mu_buf_fini(&bytes);
-        mu_hm_loaded_fini(&whole);
-        mu_hm_loaded_fini(&loaded);
-        mu_hm_assembler_fini(&kept);
-        mu_hm_assembler_fini(&passed);
+        (void)check_passed_on(&d);
         close_donor(&d);
     }
+}
+
+/* A further chunk of a tensor. */
+static void put_chunk(struct mu_buf *out, struct mu_span buffer)
+{
+    struct mu_pb_out inner;
+    struct mu_pb_out outer;
+    struct mu_buf tensor;
+
+    mu_buf_init(&tensor, MESSAGE_BYTES);
+    mu_buf_init(out, MESSAGE_BYTES);
+    inner = mu_pb_out(&tensor);
+    mu_pb_put_bytes(&inner, 1, buffer);
+    outer = mu_pb_out(out);
+    mu_pb_put_bytes(&outer, 2, mu_buf_span(&tensor));
+    assert_int_equal(inner.err + outer.err, 0);
+    mu_buf_fini(&tensor);
+}
+
+/* Moves a byte from the second chunk to the third, so that an element lies in both. */
+static void shift_a_byte(struct donor *d)
+{
+    struct mu_hm_part second;
+    struct mu_hm_part third;
+    struct mu_buf messages[2];
+    struct mu_buf longer;
+
+    assert_int_equal(mu_hm_part_decode(mu_buf_span(&d->messages[1]), &second), 0);
+    assert_int_equal(mu_hm_part_decode(mu_buf_span(&d->messages[2]), &third), 0);
+    mu_buf_init(&longer, MESSAGE_BYTES);
+    assert_int_equal(mu_buf_append(&longer, mu_span_skip(second.buffer, second.buffer.len - 1)), 0);
+    assert_int_equal(mu_buf_append(&longer, third.buffer), 0);
+    put_chunk(&messages[0], mu_span(second.buffer.data, second.buffer.len - 1));
+    put_chunk(&messages[1], mu_buf_span(&longer));
+    mu_buf_fini(&longer);
+    for (size_t i = 0; i < 2; i++) {
+        mu_buf_fini(&d->messages[i + 1]);
+        d->messages[i + 1] = messages[i];
+    }
+}
+
+/* What is decoded element by element does not wait for the rest of its tensor. */
+static void test_hm_state_is_decoded_as_it_comes(void **state)
+{
+    static const struct {
+        enum mu_dtype dtype;
+        enum mu_hm_compression compression;
+        bool raw;
+        size_t longest;
+    } cases[] = {
+        {MU_DTYPE_BF16, MU_HM_NONE, false, MU_HM_CHUNK / 2},
+        {MU_DTYPE_BF16, MU_HM_NONE, true, MU_HM_CHUNK},
+        {MU_DTYPE_F16, MU_HM_FLOAT16, false, MU_HM_CHUNK},
+        {MU_DTYPE_F32, MU_HM_FLOAT16, false, MU_HM_CHUNK * 2},
+        {MU_DTYPE_F64, MU_HM_FLOAT16, false, MU_HM_CHUNK * 4},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (int shifted = 0; shifted < 2; shifted++) {
+            struct donor d;
+
+            memset(&d, 0, sizeof(d));
+            mu_layout_init(&d.layout);
+            add_tensor(&d, "w", cases[i].dtype, 500, 150);
+            cut_as(&d, cases[i].compression, cases[i].raw);
+            assert_in_range(d.count, 3, 5);
+            if (shifted != 0) {
+                shift_a_byte(&d);
+            }
+            assert_in_range(check_passed_on(&d), 1, cases[i].longest + 16);
+            close_donor(&d);
+        }
+    }
+}
+
+/* Chunks that do not make up the tensor are found at the latest with the last. */
+static void test_hm_state_elements_are_counted(void **state)
+{
+    struct mu_hm_assembler_config config = mu_hm_assembler_config_defaults();
+    struct mu_hm_assembler a;
+    struct mu_errmsg msg;
+    struct mu_buf chunk;
+    struct donor d;
+
+    (void)state;
+    memset(&d, 0, sizeof(d));
+    mu_layout_init(&d.layout);
+    add_tensor(&d, "w", MU_DTYPE_BF16, 40000, 0); /* three chunks as float32 */
+    cut(&d, MU_HM_NONE);
+    config.pass_on = true;
+    for (size_t len = 1; len < 65536; len += 65534) { /* too few bytes, and too many */
+        mu_hm_assembler_init(&a, &config);
+        assert_int_equal(mu_hm_assembler_take(&a, mu_buf_span(&d.messages[0]), &msg), 0);
+        assert_int_equal(mu_hm_assembler_take(&a, mu_buf_span(&d.messages[1]), &msg), 0);
+        put_chunk(&chunk, mu_span(d.memory[0], len));
+        assert_int_equal(mu_hm_assembler_take(&a, mu_buf_span(&chunk), &msg), MUSTER_EPROTO);
+        assert_int_equal(a.piece.bytes.len, 0);
+        mu_buf_fini(&chunk);
+        mu_hm_assembler_fini(&a);
+    }
+    close_donor(&d);
 }
 
 /* Of a message that is wrong nothing is passed on; nor is a tensor held that is too long. */
@@ -279,13 +397,14 @@ static void test_hm_state_passes_nothing_wrong_on(void **state)
     assert_int_equal(a.piece.bytes.len, 0);
     mu_hm_assembler_fini(&a);
 
-    config.encoded_max = 100000; /* less than the bfloat16 as float32, more than nothing */
+    close_donor(&d);
+
+    open_donor(&d);
+    cut(&d, MU_HM_BLOCKWISE_8BIT);
+    config.encoded_max = 10000; /* less than the first tensor's 30,000 indices */
     mu_hm_assembler_init(&a, &config);
-    for (size_t i = 0; i < 3; i++) {
-        assert_int_equal(mu_hm_assembler_take(&a, mu_buf_span(&d.messages[i]), &msg), 0);
-    }
-    assert_int_equal(mu_hm_assembler_take(&a, mu_buf_span(&d.messages[3]), &msg), MUSTER_ELIMIT);
-    assert_non_null(strstr(msg.text, "tensor 2"));
+    assert_int_equal(mu_hm_assembler_take(&a, mu_buf_span(&d.messages[0]), &msg), MUSTER_ELIMIT);
+    assert_non_null(strstr(msg.text, "tensor 0"));
     mu_hm_assembler_fini(&a);
     close_donor(&d);
 }
@@ -667,6 +786,8 @@ int main(void)
         cmocka_unit_test(test_hm_state_vector_of_chunks),
         cmocka_unit_test(test_hm_state_comes_over_whole_in_every_encoding),
         cmocka_unit_test(test_hm_state_is_passed_on_as_it_comes),
+        cmocka_unit_test(test_hm_state_is_decoded_as_it_comes),
+        cmocka_unit_test(test_hm_state_elements_are_counted),
         cmocka_unit_test(test_hm_state_passes_nothing_wrong_on),
         cmocka_unit_test(test_hm_state_that_ends_early_is_no_state),
         cmocka_unit_test(test_hm_state_without_an_expected_layout_counts_chunks),
