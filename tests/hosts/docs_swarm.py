@@ -19,7 +19,7 @@ import p2pd_lib
 
 RUN = "run_state_averager"
 TRAINER = "TrainingStateAverager"
-SECONDS = 10  # until a donor hears that others cannot dial it; a silent firewall takes 5 of them
+SECONDS = 30  # until a donor hears that others cannot dial it: 5 where a firewall is silent
 
 
 def dialled(process, host, port=r"\d+"):
