@@ -355,7 +355,7 @@ static int kv_keys(struct kv *kv)
 /* lease grant TIME, lease keep LEASE, lease revoke LEASE */
 static int parse_lease(const struct kv *kv, struct muster_store_request *q)
 {
-    struct cli_guess g = {.word = kv->argv[0], .len = strlen(kv->argv[0])};
+    struct mu_guess g = {.word = mu_span_str(kv->argv[0])};
     double seconds = 0;
     char said[96];
 
@@ -373,9 +373,9 @@ static int parse_lease(const struct kv *kv, struct muster_store_request *q)
     q->verb =
         strcmp(kv->argv[0], "keep") == 0 ? MUSTER_STORE_LEASE_KEEP : MUSTER_STORE_LEASE_REVOKE;
     if (q->verb == MUSTER_STORE_LEASE_REVOKE && strcmp(kv->argv[0], "revoke") != 0) {
-        cli_guess_try(&g, "grant");
-        cli_guess_try(&g, "keep");
-        cli_guess_try(&g, "revoke");
+        mu_guess_try(&g, "grant");
+        mu_guess_try(&g, "keep");
+        mu_guess_try(&g, "revoke");
         return cli_usage("kv", "lease takes grant, keep or revoke, not \"%s\"%s", kv->argv[0],
                          cli_guess_say(&g, "", said));
     }

@@ -62,14 +62,14 @@ static bool is_called(const char *self, const char *name)
 
 static int refuse_command(const char *word)
 {
-    struct cli_guess g = {.word = word, .len = strlen(word)};
+    struct mu_guess g = {.word = mu_span_str(word)};
     char said[96];
 
     for (size_t i = 0; i < VERB_COUNT; i++) {
-        cli_guess_try(&g, verbs[i].name);
+        mu_guess_try(&g, verbs[i].name);
     }
-    cli_guess_try(&g, "help");
-    cli_guess_try(&g, "version");
+    mu_guess_try(&g, "help");
+    mu_guess_try(&g, "version");
     cli_log_foresee(NULL, getenv("MUSTER_LOG_FORMAT"));
     return cli_fail(CLI_USAGE, "there is no command \"%s\"%s; `muster help` lists the commands",
                     word, cli_guess_say(&g, "", said));

@@ -23,11 +23,11 @@ static int take_value(const struct cli_verb *verb, const struct cli_option *o, c
         return cli_usage(verb->name, "there is no --%s any more: %s", o->name, o->help);
     }
     if (o->of != NULL && !is_one_of(value, o->of)) {
-        struct cli_guess g = {.word = value, .len = strlen(value)};
+        struct mu_guess g = {.word = mu_span_str(value)};
         char said[96];
 
         for (size_t i = 0; o->of[i] != NULL; i++) {
-            cli_guess_try(&g, o->of[i]);
+            mu_guess_try(&g, o->of[i]);
         }
         return cli_usage(verb->name, "--%s %s is not one of %s%s", o->name, value, o->value,
                          cli_guess_say(&g, "", said));
@@ -94,10 +94,10 @@ static int refuse_option(const struct cli_verb *verb, const char *word, const ch
                          size_t len)
 {
     char plain[64];
-    struct cli_guess g = {.word = plain, .len = len < sizeof(plain) ? len : 0};
+    struct mu_guess g = {.word = mu_span(plain, len < sizeof(plain) ? len : 0)};
     char said[96];
 
-    for (size_t i = 0; i < g.len; i++) {
+    for (size_t i = 0; i < g.word.len; i++) {
         plain[i] = name[i];
         if (verb->argparse && name[i] == '_') {
             plain[i] = '-';
@@ -107,7 +107,7 @@ static int refuse_option(const struct cli_verb *verb, const char *word, const ch
         const struct cli_option *o = i < verb->option_count ? &verb->options[i] : &help_option;
 
         if (o->type != CLI_GONE) {
-            cli_guess_try(&g, o->name);
+            mu_guess_try(&g, o->name);
         }
     }
     (void)cli_guess_say(&g, "--", said);
@@ -332,7 +332,7 @@ static int take_words(struct parse *p)
 static int check_operation(const struct parse *p)
 {
     const char *const *names = p->verb->operations;
-    struct cli_guess g = {0};
+    struct mu_guess g = {0};
     char said[96];
     char list[512];
 
@@ -345,15 +345,14 @@ static int check_operation(const struct parse *p)
     if (is_one_of(p->argv[1], names)) {
         return 0;
     }
-    g.word = p->argv[1];
-    g.len = strlen(g.word);
+    g.word = mu_span_str(p->argv[1]);
     for (size_t i = 0; names[i] != NULL; i++) {
-        cli_guess_try(&g, names[i]);
+        mu_guess_try(&g, names[i]);
     }
     if (cli_guess_say(&g, "", said)[0] != '\0') {
-        return cli_usage(p->verb->name, "there is no operation \"%s\"%s", g.word, said);
+        return cli_usage(p->verb->name, "there is no operation \"%s\"%s", p->argv[1], said);
     }
-    return cli_usage(p->verb->name, "there is no operation \"%s\": say %s", g.word,
+    return cli_usage(p->verb->name, "there is no operation \"%s\": say %s", p->argv[1],
                      cli_list(names, list, sizeof(list)));
 }
 

@@ -5,7 +5,6 @@
  *     options.c          the parser
  *     options_value.c    numbers, sizes and times
  *     options_help.c     --help, as text and as JSON
- *     options_guess.c    "did you mean"
  *
  * One grammar holds for all commands. Options may stand before, between and after the other words;
  * "--" ends them. A word that is "-", or begins like a negative number, is no option. `run` alone
@@ -18,6 +17,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "codec/text/guess.h"
 
 enum cli_option_type {
     CLI_FLAG = 1, /* bool */
@@ -89,19 +90,9 @@ uint32_t cli_ms(double seconds);
 
 /* --- did you mean ----------------------------------------------------------------------------- */
 
-struct cli_guess {
-    const char *word; /* what the user wrote */
-    size_t len;
-    /* private */
-    const char *best;
-    size_t distance;
-};
-
-/** Considers a name that the user may have meant. It is borrowed. */
-void cli_guess_try(struct cli_guess *g, const char *name);
 /** Writes " (did you mean NAME?)", with `before` before the name, or nothing if no name is near.
  * Returns `out`. */
-const char *cli_guess_say(const struct cli_guess *g, const char *before, char out[96]);
+const char *cli_guess_say(const struct mu_guess *g, const char *before, char out[96]);
 
 /* --- for the parser --------------------------------------------------------------------------- */
 

@@ -104,3 +104,12 @@ void cli_help_json(const struct cli_verb *verb)
     }
     cli_print_json(object);
 }
+
+const char *cli_guess_say(const struct mu_guess *g, const char *before, char out[96])
+{
+    out[0] = '\0';
+    if (g->best != NULL) {
+        (void)snprintf(out, 96, " (did you mean %s%s?)", before, g->best);
+    }
+    return out;
+}

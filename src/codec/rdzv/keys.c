@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WORD_MAX 32 /* no key is longer */
+#include "codec/text/guess.h"
 
 /* The backends, as bits. */
 enum {
@@ -81,64 +81,6 @@ static const struct key {
 
 #define KEY_COUNT (sizeof(keys) / sizeof(keys[0]))
 
-/* --- the nearest name ------------------------------------------------------------------------- */
-
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* How many letters must be changed, added, left out or swapped with their neighbour to make one
- * word of the other. */
-static size_t distance(struct mu_span a, struct mu_span b)
-{
-    size_t rows[3][WORD_MAX + 1];
-    size_t *before = rows[0];
-    size_t *last = rows[1];
-    size_t *row = rows[2];
-
-    for (size_t j = 0; j <= b.len; j++) {
-        last[j] = j;
-    }
-    for (size_t i = 1; i <= a.len; i++) {
-        size_t *spare = before;
-
-        row[0] = i;
-        for (size_t j = 1; j <= b.len; j++) {
-            bool same = a.data[i - 1] == b.data[j - 1];
-
-            row[j] = least(least(last[j], row[j - 1]) + 1, last[j - 1] + (same ? 0 : 1));
-            if (i > 1 && j > 1 && a.data[i - 1] == b.data[j - 2] &&
-                a.data[i - 2] == b.data[j - 1]) {
-                row[j] = least(row[j], before[j - 2] + 1);
-            }
-        }
-        before = last;
-        last = row;
-        row = spare;
-    }
-    return last[b.len];
-}
-
-const char *mu_rdzv_key_nearest(struct mu_span word, const char *const *names)
-{
-    const char *best = NULL;
-    size_t best_distance = word.len / 3 + 1;
-
-    if (word.len == 0 || word.len > WORD_MAX) {
-        return NULL;
-    }
-    for (; *names != NULL; names++) {
-        size_t d = strlen(*names) > WORD_MAX ? SIZE_MAX : distance(word, mu_span_str(*names));
-
-        if (d < best_distance) {
-            best = *names;
-            best_distance = d;
-        }
-    }
-    return best;
-}
-
 /* --- judging a key ---------------------------------------------------------------------------- */
 
 static unsigned bit_of(const char *backend)
@@ -165,22 +107,19 @@ static const struct key *find_key(struct mu_span name)
 static void refuse_unknown(const char *backend, unsigned bit, struct mu_span key,
                            struct mu_errmsg *reterr_msg)
 {
-    const char *names[KEY_COUNT + 1] = {NULL};
-    const char *near;
-    size_t count = 0;
+    struct mu_guess guess = {.word = key};
     char quoted[80];
 
     for (size_t i = 0; i < KEY_COUNT; i++) {
         if ((keys[i].used & bit) != 0) {
-            names[count++] = keys[i].name;
+            mu_guess_try(&guess, keys[i].name);
         }
     }
-    near = mu_rdzv_key_nearest(key, names);
     (void)mu_span_quote(quoted, sizeof(quoted), key);
-    if (near != NULL) {
+    if (guess.best != NULL) {
         (void)mu_err(reterr_msg, MUSTER_EINVAL,
                      "the %.32s backend has no configuration option %s; did you mean \"%s\"?",
-                     backend, quoted, near);
+                     backend, quoted, guess.best);
     } else {
         (void)mu_err(reterr_msg, MUSTER_EINVAL,
                      "the %.32s backend has no configuration option %s; muster-rdzv(1) lists its "

@@ -24,8 +24,4 @@ enum mu_rdzv_key_verdict {
 enum mu_rdzv_key_verdict mu_rdzv_key_judge(const char *backend, struct mu_span key,
                                            struct mu_errmsg *reterr_msg);
 
-/** The name in `names` (up to a NULL) that `word` most likely was meant to be: at most a third of
- * its letters are wrong, missing, added or swapped. NULL: none is near. */
-const char *mu_rdzv_key_nearest(struct mu_span word, const char *const *names);
-
 #endif

@@ -91,8 +91,11 @@ static void test_rdzv_keys_that_are_mistyped_get_a_suggestion(void **state)
     assert_refused("c10d", "colour", "muster-rdzv(1)");
     assert_refused("c10d", "x", "muster-rdzv(1)");
     assert_refused("c10d", "", "muster-rdzv(1)");
-    /* Meets WORD_MAX of codec/rdzv/keys.c: longer words are not compared. */
-    assert_refused("c10d", "a_key_that_is_longer_than_any_key_that_there_is", "muster-rdzv(1)");
+    /* Meets WORD_MAX of codec/text/guess.c: 63 letters are compared, 64 are not. */
+    assert_refused("c10d", "join_timeout___________________________________________________",
+                   "did you mean \"join_timeout\"?");
+    assert_refused("c10d", "join_timeout____________________________________________________",
+                   "muster-rdzv(1)");
 }
 
 int main(void)
