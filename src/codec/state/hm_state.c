@@ -94,14 +94,14 @@ static uint32_t element_len(const struct mu_hm_assembler *a, const struct mu_hm_
 }
 
 /* Chooses how the bytes of a tensor become its values. */
-static void choose_way(struct mu_hm_assembler *a, const struct mu_hm_part *p)
+static void choose_decoding(struct mu_hm_assembler *a, const struct mu_hm_part *p)
 {
     a->element_len = element_len(a, p);
-    a->way =
+    a->decoding =
         a->compression == MU_HM_NONE && a->got.layout.tensors[last_of(a)].dtype != MU_DTYPE_BF16
-            ? MU_HM_WAY_DIRECT
-        : a->element_len != 0 ? MU_HM_WAY_ELEMENTS
-                              : MU_HM_WAY_WHOLE;
+            ? MU_HM_DECODE_NOTHING
+        : a->element_len != 0 ? MU_HM_DECODE_ELEMENTS
+                              : MU_HM_DECODE_WHOLE;
 }
 
 /* "tensor 3, "w"": for error texts. */
@@ -238,8 +238,9 @@ static int start_tensor(struct mu_hm_assembler *a, const struct mu_hm_part *p,
         return mu_err(reterr_msg, MUSTER_EPROTO, "tensor %zu has %zu bytes in %" PRIu64 " chunks",
                       last_of(a), p->buffer.len, p->chunks);
     }
-    choose_way(a, p);
-    if (a->config.pass_on && a->way == MU_HM_WAY_WHOLE && a->encoded_max > a->config.encoded_max) {
+    choose_decoding(a, p);
+    if (a->config.pass_on && a->decoding == MU_HM_DECODE_WHOLE &&
+        a->encoded_max > a->config.encoded_max) {
         return mu_err(reterr_msg, MUSTER_ELIMIT, "tensor %zu: an encoding of %" PRIu64 " bytes",
                       last_of(a), a->encoded_max);
     }
@@ -247,8 +248,9 @@ static int start_tensor(struct mu_hm_assembler *a, const struct mu_hm_part *p,
     a->chunks = 0;
     a->encoded_len = 0;
     a->coming = true;
-    return a->way == MU_HM_WAY_DIRECT && !a->config.pass_on ? add_value(a, a->encoded_max, &place)
-                                                            : 0;
+    return a->decoding == MU_HM_DECODE_NOTHING && !a->config.pass_on
+               ? add_value(a, a->encoded_max, &place)
+               : 0;
 }
 
 /* Decodes so many bytes from the front of what has come into `len` bytes of the tensor. */
@@ -305,10 +307,10 @@ static int finish_tensor(struct mu_hm_assembler *a, struct mu_errmsg *reterr_msg
     uint64_t must = len;
 
     a->coming = false;
-    if (a->way == MU_HM_WAY_WHOLE) {
+    if (a->decoding == MU_HM_DECODE_WHOLE) {
         return decode(a, &t, a->encoded.len, 0, len, reterr_msg);
     }
-    if (a->way == MU_HM_WAY_ELEMENTS) {
+    if (a->decoding == MU_HM_DECODE_ELEMENTS) {
         must = mu_layout_elements(&a->got.layout, i) * a->element_len;
     }
     return a->encoded_len == must
@@ -328,9 +330,10 @@ static int take_chunk(struct mu_hm_assembler *a, const struct mu_hm_part *p,
                       "tensor %zu: more than the %" PRIu64 " bytes that it can have", last_of(a),
                       a->encoded_max);
     }
-    if (a->way != MU_HM_WAY_DIRECT) {
+    if (a->decoding != MU_HM_DECODE_NOTHING) {
         err = mu_buf_append(&a->encoded, p->buffer);
-        err = err == 0 && a->way == MU_HM_WAY_ELEMENTS ? decode_elements(a, reterr_msg) : err;
+        err =
+            err == 0 && a->decoding == MU_HM_DECODE_ELEMENTS ? decode_elements(a, reterr_msg) : err;
     } else if (a->config.pass_on) {
         a->piece = (struct mu_hm_piece){a->got.layout.tensors[last_of(a)].offset + a->encoded_len,
                                         p->buffer};

@@ -130,10 +130,10 @@ struct mu_hm_piece {
 };
 
 /* How a tensor's bytes become its values. */
-enum mu_hm_way {
-    MU_HM_WAY_DIRECT = 1, /* as they are, each chunk at once */
-    MU_HM_WAY_ELEMENTS,   /* decoded, each chunk at once */
-    MU_HM_WAY_WHOLE,      /* decoded, once all have come */
+enum mu_hm_decode_kind {
+    MU_HM_DECODE_NOTHING = 1, /* as they are, each chunk at once */
+    MU_HM_DECODE_ELEMENTS,    /* decoded, each chunk at once */
+    MU_HM_DECODE_WHOLE,       /* decoded, once all have come */
 };
 
 struct mu_hm_assembler {
@@ -153,7 +153,7 @@ struct mu_hm_assembler {
     uint64_t chunks;
     uint64_t chunk_count;
     enum mu_hm_compression compression;
-    enum mu_hm_way way;
+    enum mu_hm_decode_kind decoding;
     uint32_t element_len; /* encoded; ELEMENTS */
     bool coming;
     int status;
