@@ -24,14 +24,14 @@ static void configure_c10d(struct rdzv_node *n, char *text, size_t cap)
     int more;
 
     len += rdzv_config_delay(text + len, cap - len, "upscale_delay", w->upscale_delay_ms);
-    /* A node that speaks as PyTorch 1.13 would take our server for one of PyTorch's, which has no
-     * spares. */
+    /* Our server takes a client of the older protocol for an agent of PyTorch 1.13, and writes the
+     * state in its dialect, which has no spares. */
     more =
         snprintf(text + len, cap - len,
                  ",dialect=2,pid=%" PRIu32 ",protocol=%s,keep_alive_interval=%" PRIu32, n->number,
-                 !n->polls            ? "muster"
-                 : n->number % 2 == 0 ? "torch1"
-                                      : "torch2",
+                 !n->polls                                             ? "muster"
+                 : n->number % 2 == 0 && w->node_count <= w->nodes_max ? "torch1"
+                                                                       : "torch2",
                  w->beat_s);
     MU_ASSERT(more > 0 && (size_t)more < cap - len);
 }
