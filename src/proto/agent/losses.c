@@ -62,7 +62,7 @@ void mu_agent_forgive(struct mu_agent *a, const struct mu_agent_event *e, struct
 {
     if (a->doubts) {
         a->doubts = false;
-        MU_AGENT_SAY(a, u, "%s, which ended the workers; restarting them in the next round",
+        MU_AGENT_SAY(a, u, "%s; this ended the workers, which start again in the next round",
                      e->text != NULL ? e->text : "a node was lost");
     }
 }

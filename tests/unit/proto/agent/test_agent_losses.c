@@ -71,7 +71,7 @@ static void test_agent_the_echo_of_a_loss_is_not_charged(void **state)
     assert_int_equal(rig_pass(14000), 0);
     assert_int_equal(lose_one(0), JOIN);
     assert_string_equal(rig.u.text,
-                        "b is gone, which ended the workers; restarting them in the next round");
+                        "b is gone; this ended the workers, which start again in the next round");
     run_among_others(1, 2, true);
 
     /* It is noticed while the workers are being stopped. */
