@@ -12,6 +12,7 @@
 #include "cli/cli_time.h"
 #include "cli/run_explain.h"
 #include "cli/run_torch.h"
+#include "cli/run_lookup.h"
 #include "cli/run_verdict.h"
 #include "cli/run_watch.h"
 #include "core/printable.h"
@@ -424,6 +425,18 @@ static void say_meeting(struct run *r)
     say(r, line);
 }
 
+static int new_agent(struct run *r, const struct mu_agent_service_config *config,
+                     const struct mu_agent_service_events *events, struct mu_errmsg *reterr_msg)
+{
+    struct run_lookup lookup;
+    int err;
+
+    run_lookup_begin(&lookup);
+    err = mu_agent_service_new(r->loop.env, config, events, &r->agent, reterr_msg);
+    run_lookup_end(&lookup);
+    return err;
+}
+
 static int run_agent(struct run *r)
 {
     const struct mu_agent_service_events events = {
@@ -459,7 +472,7 @@ static int run_agent(struct run *r)
     code = run_watch_open(&r->watch, &r->o, &config, mu_uv_env_env(r->loop.uv), r->output, r->host);
     config.rdzv.page = run_watch_address_for_others(&r->watch, config.rdzv.local_addr, r->host,
                                                     r->page, sizeof(r->page));
-    err = code != 0 ? 0 : mu_agent_service_new(r->loop.env, &config, &events, &r->agent, &msg);
+    err = code != 0 ? 0 : new_agent(r, &config, &events, &msg);
     if (err != 0) {
         code = cli_fail(CLI_FAILED, "%s", msg.text);
         run_watch_close(&r->watch, on_unwatched, r);

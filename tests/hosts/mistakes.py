@@ -34,7 +34,7 @@ SCRIPTS = {
 
 
 class Mistake:
-    """argv after `muster`; at: 0 or 1, the host; words: what must be read, a tuple for either of several;
+    """argv after `muster`; at: the number of the host, of which 2 has a name server that is dead; words: what must be read, a tuple for either of several;
     last: what must be read besides, at the end; code: the exit code, or WAITS; more: options of
     Host.start()."""
 
@@ -123,6 +123,8 @@ def of_places():
         yield Mistake("no etcd, " + backend, [
             "cannot connect to http://node0:2379", "muster doctor etcd etcd://node0:2379"], WAITS,
             "run", "--nnodes", "2", "--rdzv-backend", backend, "--rdzv-endpoint", "node0:2379", "good.py")
+    yield Mistake("name server that is dead", ["looking up the name in --rdzv-endpoint takes long"], WAITS,
+                  *run(endpoint="slow-host:29400"), at=2)
     yield Mistake("unroutable address", ["cannot connect to 203.0.113.7:29400: Network is unreachable"],
                   WAITS, *run(endpoint="203.0.113.7:29400"))
     yield Mistake("firewall that drops", ["10.78.0.99:29400 does not answer", "firewall"], WAITS,
@@ -220,8 +222,8 @@ def of_scripts():
 
 def prepare(rig):
     """Tokens, certificates, scripts, and what is served on node0."""
-    a, b = rig.hosts
-    for host in (a, b):
+    a, b, c = rig.hosts
+    for host in rig.hosts:
         for name, text in SCRIPTS.items():
             with open(os.path.join(host.path, name), "w") as file:
                 file.write(text)
@@ -233,11 +235,14 @@ def prepare(rig):
     make("tls", "old", "--host", "node0,node1", "--days", "2")
     a.must_run("sh", "-ec", "cp good.token loose.token; chmod 644 loose.token; "
                "cp odd/node1.pem odd/node0.pem; cp odd/node1.key odd/node0.key; "
-               "cp -rp *.token odd old ../node1/")
+               "cp -rp *.token odd old ../node1/; cp -p *.token ../node2/")
     for host in (a, b):
         host.must_run("sh", "-ec", "mkdir full; mount -t tmpfs -o size=64k none full; "
                       "head -c 100k /dev/zero >full/filler || true")
-    b.must_run("ip", "neigh", "add", "10.78.0.99", "lladdr", "02:00:00:00:00:99", "dev", "eth0")
+    for host in (b, c):
+        host.must_run("ip", "neigh", "add", "10.78.0.99", "lladdr", "02:00:00:00:00:99", "dev", "eth0")
+    c.must_run("sh", "-ec", "echo nameserver 10.78.0.99 >resolv.conf; "
+               "mount --bind resolv.conf /etc/resolv.conf")
     b.clock.advance(days=3)
     for port, lock in ((29500, ["--token-file", "good.token"]), (29502, tls("odd", "node0")),
                        (29503, tls("old", "node0"))):
@@ -295,7 +300,7 @@ def main():
     only = option("only", "")
     table = [m for part in (of_places, of_credentials, of_jobs, of_scripts) for m in part()
              if only in m.name]
-    with Rig(2) as rig:
+    with Rig(3) as rig:
         prepare(rig)
         patient = start_patient(rig) if not only else []
         make_them(table, rig)

@@ -31,7 +31,7 @@ COMMON = {
         "addr alloc assert buf builder cache cert class client clock cmd code config conn connect "
         "connection console context cpus cursor decode dial dirent disk download encode encoder endpoint "
         "entry err errmsg exec executor families field file flag frame future get guess hash head header heap "
-        "help history hook id idle info internal item key keygen kind kv len link list listen listener log loop main "
+        "help history hook id idle info internal item key keygen kind kv len link list listen listener log lookup loop main "
         "map memory method msg name net number op option output owner param part path phase pipe point pool "
         "prefix private prng proc prompt protocol read reader record registry remote reply request response "
         "result retry row runtime screen search section segment set setting shape sink size slot "

@@ -300,10 +300,11 @@ void mu_rdzv_handler_unreached(const struct mu_rdzv_handler *h, const char *wher
         (void)mu_err(ret, 0, "cannot connect to %.60s: %.90s; `muster doctor %.60s` looks into it",
                      where, h->trouble.text, doctor);
     } else {
-        (void)mu_err(ret, 0,
-                     "%.60s does not answer: the address may be wrong, or a firewall may drop the "
-                     "packets; `muster doctor %.60s` looks into it",
-                     where, doctor);
+        (void)mu_err(
+            ret, 0,
+            "%.60s does not answer: the name or the address may be wrong, or a firewall may "
+            "drop the packets; `muster doctor %.60s` looks into it",
+            where, doctor);
     }
 }
 
