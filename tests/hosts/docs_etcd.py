@@ -57,6 +57,7 @@ def test_old():
         site.train([ours, ours], "worker 1 of 2", "PyTorch's own rendezvous")
         said = site.run(site.hosts[0], commands(PAGE, "etcd doctor")[0], "from-etcd: the doctor")
         checks.ok("healthy" in said, "from-etcd: the doctor finds it well", said)
+        site.run(site.hosts[0], "muster doctor etcd etcd://node0", "troubleshooting: the doctor")
 
 
 def test_old_mixed():

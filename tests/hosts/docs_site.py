@@ -72,7 +72,11 @@ def far_commands(page):
 
 def runner_of(path, line):
     """The program of this folder that runs it."""
-    return "docs_etcd" if path in IN_ETCD else "docs_swarm" if SWARM.search(line) else "docs_hosts"
+    if path == "docs/install.md":
+        return "service"  # on a machine with systemd, every command of the page
+    if path in IN_ETCD or "etcd://" in line:
+        return "docs_etcd"
+    return "docs_swarm" if SWARM.search(line) else "docs_hosts"
 
 
 def unrun(program):
