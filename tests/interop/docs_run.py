@@ -173,7 +173,8 @@ def run_from_torchrun(page, rig, checks):
 # --- watching -----------------------------------------------------------------------------------
 
 def run_operate(page, rig, checks):
-    rig.write("train.py", marked(page, "steps") + """
+    script = next(block.text() for block in page.blocks if block.mark == "steps")
+    rig.write("train.py", script + """
 import time
 for step in range(1200):
     report_step(step)

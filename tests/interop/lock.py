@@ -191,10 +191,11 @@ def test_log(token, wrong, address):
         return lambda port: run_muster("kv", "--store", "tcp://%s:%d" % (address, port), *options,
                                        "count")
 
-    for what, knock, why in (
-            ("another token", kv("--token-file", wrong), "a different token"),
-            ("no token", kv(), "shows no credential"),
-            ("PyTorch's protocol", lambda port: torch_answers(address, port),
+    # A client without a token tries PyTorch's protocol, too.
+    for what, knock, each, why in (
+            ("another token", kv("--token-file", wrong), 1, "a different token"),
+            ("no token", kv(), 2, "shows no credential"),
+            ("PyTorch's protocol", lambda port: torch_answers(address, port), 1,
              "plain connections from its address are not allowed")):
         with Muster("--token-file", token, listen="0.0.0.0:0") as server:
             for _ in range(6):
@@ -203,13 +204,15 @@ def test_log(token, wrong, address):
         named, count = refusals(server.last_output)
         checks.ok([peer for peer, _ in named] == [address] and why in named[0][1],
                   "the log names who comes with %s, once" % what, server.last_output)
-        checks.equal(count, 6, "and counts the rest")
+        checks.equal(count, 6 * each, "and counts the rest")
 
 
 def test_allow(token, address, other):
     with Muster("--token-file", token, "--allow", address, listen="0.0.0.0:0") as server:
         checks.ok(torch_answers(address, server.port), "PyTorch's protocol, where it is allowed")
         expect("but not the native one", CONNECT, "wants the job's credential", "kv", "--store",
+               "tcp://%s:%d?protocol=muster" % (address, server.port), "count")
+        expect("so a client without a token speaks PyTorch's", 0, "0", "kv", "--store",
                "tcp://%s:%d" % (address, server.port), "count")
         if other is not None:
             checks.ok(not torch_answers(address, server.port, other),
@@ -223,7 +226,7 @@ def test_allow(token, address, other):
     with Muster("--allow", address, listen="0.0.0.0:0") as server:
         checks.ok(torch_answers(address, server.port), "a range alone lets PyTorch's in")
         expect("and nobody else", CONNECT, "wants the job's credential", "kv", "--store",
-               "tcp://%s:%d" % (address, server.port), "count")
+               "tcp://%s:%d?protocol=muster" % (address, server.port), "count")
     with Muster("--token-file", token, listen="0.0.0.0:0") as server:
         expect("a client of PyTorch's protocol is told that the server may be locked", CONNECT,
                "locked, leave protocol= out", "kv", "--store",
