@@ -578,6 +578,7 @@ static inline void world_assign(struct world *w, const struct world_item *item)
         w->failed_here = false; /* It was the echo of a loss. */
     }
     w->may_echo = false;
+    w->first_rank = MU_AGENT_NO_RANK; /* The run has recovered from that failure. */
     world_tell(w, (struct mu_agent_event){.type = MU_AGENT_ASSIGNED,
                                           .round = w->round,
                                           .restarts_left = w->kept ? w->left : MU_AGENT_NOT_KEPT,

@@ -284,14 +284,14 @@ static void take_assigned(struct mu_agent *a, const struct mu_agent_event *e,
     a->doubt_ms = e->doubt_ms;
     echoed = a->charged && e->fewer;
     a->charged = false;
+    a->first_rank = MU_AGENT_NO_RANK;
+    a->others_failed = false;
     if (echoed) {
         a->restarts_used -= 1;
         if (mu_agent_loses_too_many(a, e, u)) {
             return;
         }
     }
-    a->first_rank = MU_AGENT_NO_RANK;
-    a->others_failed = false;
     if (a->state == MU_AGENT_IS_JOINING) {
         mu_agent_exchange(a, u);
     }
