@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Who failed first: one rank of four, on one of two agents, ends badly in the middle of steps in which
 all four exchange data; the others fail because of it, often before the agent of the first one
-knows. Both agents must name the one that began, where it ran and how it ended.
+knows. Both agents must name the one that began, where it ran and how it ended. And which interpreter
+failed to import a module, and what chose it.
 
 usage: run_verdict.py path/to/muster [--seeds=50] [--first=0] [--gloo=2]
 
@@ -11,6 +12,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 
 from lib import HERE, Checks, Scratch, free_port, muster_path, option
 from run_ddp import Agent, wait_for
@@ -68,9 +71,29 @@ def run_seed(checks, muster, seed, gloo):
         checks.equal(sorted(here), [False, True], "seed %d: one agent says that it was here" % seed)
 
 
+def run_import(checks, muster):
+    """Where the interpreter came from, in which a module is missing."""
+    with Scratch() as directory:
+        script = os.path.join(directory, "worker.py")
+        with open(script, "w") as file:
+            file.write("import a_module_that_nobody_has\n")
+        venv = os.path.join(directory, "venv")
+        os.makedirs(os.path.join(venv, "bin"))
+        os.symlink(sys.executable, os.path.join(venv, "bin", "python3"))
+        for what, path, env, cause in (
+                ("PATH", "/usr/bin", {}, "/usr/bin/python3, the first python3 in PATH\n"),
+                ("VIRTUAL_ENV", venv + "/bin:/usr/bin", {"VIRTUAL_ENV": venv},
+                 venv + "/bin/python3, the first python3 in PATH and that of VIRTUAL_ENV\n")):
+            done = subprocess.run([muster, "run", "--standalone", script], text=True,
+                                  stderr=subprocess.PIPE, env=dict(env, PATH=path))
+            checks.ok(done.returncode == 1 and "an import failed in the interpreter " + cause in
+                      done.stderr, "an import, interpreter from %s: it is named" % what, done.stderr)
+
+
 def main():
     checks = Checks()
     muster = muster_path()
+    run_import(checks, muster)
     first = option("first", 0)
     for seed in range(first, first + option("seeds", 50)):
         run_seed(checks, muster, seed, False)
