@@ -188,10 +188,12 @@ def test_the_signer_is_shown_and_can_be_pinned():
                "--epoch", "5") as good, \
             Serve(stranger, "--identity", other, "--listen", here(), "--insecure", "--prefix",
                   "job", "--epoch", "999999") as bad:
-        for pin in (["--trust", donor_id], ["--trust", file], ["--id", good.said["id"]],
-                    ["--trust", other_id + "," + donor_id, "--id", good.said["id"]]):
-            code, err = pull("q.out", *pin, good.address, bad.address)
-            checks.equal((code, content("q.out")), (0, b"m"), "an epoch neither, with " + pin[0])
+        pins = (["--trust", donor_id], ["--trust", file], ["--id", good.said["id"]],
+                ["--trust", other_id + "," + donor_id, "--id", good.said["id"]])
+        for number, pin in enumerate(pins):
+            name = "q%d.out" % number
+            code, err = pull(name, *pin, good.address, bad.address)
+            checks.equal((code, content(name)), (0, b"m"), "an epoch neither, with " + pin[0])
             checks.ok("ignored" in err, "and who was passed over is said", err)
         code, err = pull("r.out", "--trust", donor_id, bad.address)
         checks.ok(code == 7 and other_id in err and "trusted" in err,
