@@ -67,6 +67,7 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_agent,
     &mu_sim_scenario_agent_early,
     &mu_sim_scenario_agent_fence,
+    &mu_sim_scenario_agent_hourly,
     &mu_sim_scenario_agent_numb,
     &mu_sim_scenario_agent_spendthrift,
     &mu_sim_scenario_agent_start,

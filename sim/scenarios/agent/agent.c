@@ -21,6 +21,7 @@
 #define WORKERS_MAX 3
 #define PORT        29400
 #define FAULTY_NS   (20 * MU_NS_PER_S)
+#define DAY_NS      (24 * 3600 * MU_NS_PER_S)
 #define CALM_NS     (10 * MU_NS_PER_S)
 #define END_NS      (60 * MU_NS_PER_S) /* when every agent must have ended after that */
 #define FREED_NS    (15 * MU_NS_PER_S) /* when an ended agent must be freed */
@@ -313,11 +314,20 @@ static void draw_terms(struct agents_world *w)
         w->work_max_ms = 20000;
         w->signals = false;
     }
+    if (w->work_end_ns != 0) {
+        w->node_count = AGENTS_MAX;
+        w->nodes_min = 1;
+        w->workers = 1;
+        w->upscale_ms = 1000;
+        w->join_timeout_ms = 600000;
+        w->odd_of_8 = 0;
+        w->supervised = true;
+    }
 }
 
 static void set_up(struct agents_world *w)
 {
-    bool dies = agents_draw(w, 3) == 0;
+    bool dies = agents_draw(w, 3) == 0 && w->work_end_ns == 0;
 
     draw_terms(w);
     mu_sim_set_exec(w->sim, agents_script, w);
@@ -376,13 +386,11 @@ static void blame(struct agents_world *w)
     }
 }
 
-static void run_agents(struct mu_sim *sim, enum agents_plant plant, bool steady)
+static void run_world(struct mu_sim *sim, struct agents_world w, uint64_t faulty_ns)
 {
-    struct agents_world w = {.sim = sim, .plant = plant, .steady = steady};
-
     muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
     set_up(&w);
-    mu_sim_run_for(sim, FAULTY_NS);
+    mu_sim_run_for(sim, faulty_ns);
     w.healed = true;
     mu_sim_heal(sim);
     mu_sim_run_for(sim, CALM_NS); /* Agents that were about to stop have stopped, and the dead are
@@ -402,6 +410,20 @@ static void run_agents(struct mu_sim *sim, enum agents_plant plant, bool steady)
         }
     }
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
+}
+
+static void run_agents(struct mu_sim *sim, enum agents_plant plant, bool steady)
+{
+    run_world(sim, (struct agents_world){.sim = sim, .plant = plant, .steady = steady}, FAULTY_NS);
+}
+
+static void run_hourly(struct mu_sim *sim)
+{
+    uint64_t length = mu_sim_length_ns(sim, DAY_NS);
+
+    run_world(
+        sim, (struct agents_world){.sim = sim, .steady = true, .work_end_ns = length + 2 * CALM_NS},
+        length);
 }
 
 /* In every fourth seed nothing is lost, so that failures can be counted. */
@@ -440,6 +462,20 @@ SIM_SCENARIO(agent, "agent",
 SIM_SCENARIO(agent_fence, "agent-fence",
              "agents that are cut off, paused and killed: one world at a time, no restart charged",
              draw_cuts, false, run_agents(sim, AGENTS_PLANT_NOTHING, true))
+/* An agent is killed every hour, and is back within ten minutes. */
+static struct mu_sim_faults draw_losses(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = mu_sim_faults_none();
+
+    (void)prng;
+    f.kill_every_ns = 3600 * MU_NS_PER_S;
+    f.down_max_ns = 600 * MU_NS_PER_S;
+    return f;
+}
+
+SIM_SCENARIO(agent_hourly, "agent-hourly",
+             "one job that loses a node every hour, and has no restart to spend", draw_losses,
+             false, run_hourly(sim))
 SIM_SCENARIO(agent_numb, "agent-numb",
              "planted bug: agents that do not notice that they are cut off", draw_cuts, true,
              run_agents(sim, AGENTS_PLANT_NUMB, true))

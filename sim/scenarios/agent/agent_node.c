@@ -189,7 +189,11 @@ int agents_script(void *arg, struct mu_sim_host *host, const struct mu_spawn *wh
     if (agents_draw(w, 8) < w->odd_of_8) {
         draw_oddity(w);
     }
-    say(w, "sleep", 1 + agents_draw(w, w->healed ? 1000 : w->work_max_ms));
+    if (w->work_end_ns != 0) {
+        say(w, "sleep", (uint32_t)((w->work_end_ns - mu_sim_now_ns(w->sim)) / MU_NS_PER_MS));
+    } else {
+        say(w, "sleep", 1 + agents_draw(w, w->healed ? 1000 : w->work_max_ms));
+    }
     if (!w->healed && agents_draw(w, 8) < w->fail_of_8) {
         int code = agents_draw(w, 2) == 0 ? SIGSEGV : SIGABRT;
 
@@ -313,6 +317,10 @@ static void on_ended(void *context, const struct mu_agent_verdict *v)
     }
     if (w->steady && v->outcome == MU_AGENT_FAILED) {
         mu_sim_fail(w->sim, "agent %" PRIu32 " failed, and no worker did: %s", n->number, v->text);
+    }
+    if (w->work_end_ns != 0 && v->outcome != MU_AGENT_SUCCEEDED &&
+        v->outcome != MU_AGENT_GRACEFUL) {
+        mu_sim_fail(w->sim, "agent %" PRIu32 " did not end well: %s", n->number, v->text);
     }
     n->ended = true;
     n->ended_ns = mu_sim_now_ns(w->sim);

@@ -101,8 +101,9 @@ struct agents_world {
     bool supervised;
     bool disk;
     bool memory;
-    bool steady; /* no worker fails by itself, and no restart is charged */
-    bool quiet;  /* nothing is lost on the way, so failures are counted */
+    bool steady;          /* no worker fails by itself, and no restart is charged */
+    uint64_t work_end_ns; /* when the work of the one job ends, which ends well; 0: many jobs */
+    bool quiet;           /* nothing is lost on the way, so failures are counted */
     bool healed;
     bool leaving;
     uint32_t run;
