@@ -9,7 +9,7 @@ usage: mistakes.py path/to/muster [--only=TEXT]
 import os
 import time
 
-from rig import Checks, Rig, muster_path, option
+from rig import Checks, Rig, muster_path, option, wait_until
 
 MUSTER = muster_path()
 PYTHON = "/usr/bin/python3"
@@ -296,6 +296,25 @@ def put_right(rig, patient):
         checks.ok(process.wait() == 0, name + ": then the job runs", process.output())
 
 
+def host_that_dies(rig):
+    """Nodes that wait when the host of the rendezvous goes do not go on to count who was there."""
+    for port, backend in ((29600, "muster"), (29601, "c10d")):
+        words = run("--rdzv-backend", backend, nnodes="3", endpoint="node0:%d" % port)
+        host, node = (rig.hosts[i].start(MUSTER, *words) for i in (0, 1))
+        node.says("2 of 3 nodes are here")
+        host.kill()
+        before = len(node.output())
+        try:
+            wait_until(lambda: "Connection refused; `muster doctor" in node.output()[before:],
+                       "a line that says why it waits")
+            said = True
+        except AssertionError:
+            said = False
+        checks.ok(said and "nodes are here" not in node.output()[before:],
+                  "a host that dies while nodes wait, " + backend, node.output())
+        node.kill()
+
+
 def main():
     only = option("only", "")
     table = [m for part in (of_places, of_credentials, of_jobs, of_scripts) for m in part()
@@ -305,6 +324,8 @@ def main():
         patient = start_patient(rig) if not only else []
         make_them(table, rig)
         put_right(rig, patient)
+        if not only or "host that dies" in only:
+            host_that_dies(rig)
     print("\n%-34s %7s %5s  %s" % ("mistake", "after", "code", "what the user reads"))
     for mistake in table:
         print(mistake.row())

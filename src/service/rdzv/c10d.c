@@ -178,6 +178,9 @@ static void on_answer(void *context, struct mu_rdzv_event *event)
         return;
     }
     record_answer(n, event);
+    if (event->type != MU_RDZV_BACKEND_FAILED) {
+        n->base.trouble_count = 0;
+    }
     if (event->type == MU_RDZV_BACKEND_FAILED && n->base.keep_trying &&
         mu_rdzv_is_refusal(event->status)) {
         mu_rdzv_handler_trouble(&n->base, event->status, n->config.endpoint.host, event->text);

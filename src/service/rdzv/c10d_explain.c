@@ -43,7 +43,7 @@ void mu_rdzv_c10d_explain(struct mu_rdzv_c10d *n)
         return;
     }
     put_place(n, where, doctor, sizeof(where));
-    if (!n->found) {
+    if (!n->found || n->base.trouble_count != 0) {
         mu_rdzv_handler_unreached(&n->base, where, doctor, &words);
         (void)snprintf(text, sizeof(text), "%s", words.text);
     } else if (mu_rdzv_say_join(&n->machine, &words)) {

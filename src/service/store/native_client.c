@@ -312,7 +312,7 @@ static void on_trouble(void *context, int status, bool was_open)
 {
     struct native_store *s = context;
 
-    if (s->trouble != NULL && !was_open && !s->rpc.ready) {
+    if (s->trouble != NULL && !was_open) {
         s->trouble(s->context, status);
     }
 }

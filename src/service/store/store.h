@@ -113,8 +113,8 @@ struct mu_store_tcp_config {
     uint32_t
         name_ms; /* how long the host's name may be unknown until ops fail with MUSTER_ENAME, if
                          there was no connection yet; 0: as long as connect_ms. 0 */
-    /** A try to connect has failed, and it goes on trying; until there was a connection. Each time.
-     * NULL: a line of the log says it after 2 s. */
+    /** A try to connect has failed, and it goes on trying; also after a connection was lost. Each
+     * time. NULL: a line of the log says it after 2 s, until there was a connection. */
     void (*trouble)(void *context, int status);
     void *context;
 };

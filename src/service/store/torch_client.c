@@ -197,7 +197,7 @@ static void on_dial_failed(struct torch_store *s, int status)
         report_locked(s);
         return;
     }
-    if (!s->ready && s->config.trouble != NULL) {
+    if (s->config.trouble != NULL) {
         s->config.trouble(s->config.context, status);
     }
     if (!s->ready && is_unknown(s, status)) {
