@@ -29,6 +29,7 @@ struct run {
     struct run_explain explain;
     char host[256];
     char page[MU_RDZV_RUN_ID_MAX + 1]; /* the status page's address for others */
+    char waits_for[512];               /* what a line told last, of those that are rewritten */
     uint32_t ranks[RUN_WORKERS_MAX];   /* ranks of the workers that are being started */
     bool wordy;                        /* every decision is printed */
     int code;
@@ -74,7 +75,20 @@ static size_t columns(void)
                : size.ws_col;
 }
 
-/* On a terminal, a line that says what is waited for takes the place of the one before. */
+/* Whether a line says the same as the one before, apart from the times at its beginning. */
+static bool is_told(struct run *r, const char *line)
+{
+    const char *what = strstr(line, ": ");
+    bool told;
+
+    what = what != NULL ? what : line;
+    told = strncmp(r->waits_for, what, sizeof(r->waits_for) - 1) == 0;
+    (void)snprintf(r->waits_for, sizeof(r->waits_for), "%s", what);
+    return told;
+}
+
+/* On a terminal, a line that says what is waited for takes the place of the one before. One that is
+ * longer than the terminal is wide is shown whole once, since its end says what to try. */
 static void on_waits(void *context, const char *line)
 {
     struct run *r = context;
@@ -86,11 +100,11 @@ static void on_waits(void *context, const char *line)
     if (!r->wordy || cli_log_is_json()) {
         return;
     }
-    if (room < 40) {
+    len = put_line(text, line);
+    if (room < 40 || (!is_told(r, line) && len >= room)) {
         say(r, line);
         return;
     }
-    len = put_line(text, line);
     len = len < room ? len : room - 1;
     while (len > 0 && ((unsigned char)text[len] & 0xc0) == 0x80) {
         len--; /* not in the middle of a character */
