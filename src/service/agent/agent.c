@@ -67,8 +67,9 @@ static void on_explained(void *context, const char *text)
         return;
     }
     if (mu_mono_before(s->rdzv->join_by, MU_MONO_NEVER)) {
-        (void)snprintf(left, sizeof(left), ", %llu s left",
-                       (unsigned long long)(mu_mono_until_ms(s->rdzv->join_by, now) / 1000));
+        (void)snprintf(
+            left, sizeof(left), ", %llu s left",
+            (unsigned long long)((mu_mono_until_ms(s->rdzv->join_by, now) + 500) / 1000));
     }
     (void)snprintf(line, sizeof(line), "still waiting after %llu s%s: %s", waited, left, text);
     (s->events.waits != NULL ? s->events.waits : s->events.log)(s->events.context, line);

@@ -10,7 +10,9 @@
 static void tell(struct mu_rdzv_muster *n, const char *text)
 {
     if (n->member.user == MU_MEMBER_JOINING && !n->freeing) {
-        mu_rdzv_handler_explained(&n->base, n->member.user_at, text);
+        /* How much longer the server takes to say that the join is late is not known here. */
+        mu_rdzv_handler_explained(&n->base, n->member.extended ? MU_MONO_NEVER : n->member.user_at,
+                                  text);
     }
 }
 

@@ -297,7 +297,7 @@ void mu_rdzv_handler_unreached(const struct mu_rdzv_handler *h, const char *wher
         (void)mu_err(ret, 0, "%.160s; `muster doctor %.60s` looks into it", h->trouble.text,
                      doctor);
     } else if (h->trouble_count != 0) {
-        (void)mu_err(ret, 0, "cannot connect to %.60s: %.90s; `muster doctor %.60s` looks into it",
+        (void)mu_err(ret, 0, "cannot connect to %.60s: %.200s; `muster doctor %.60s` looks into it",
                      where, h->trouble.text, doctor);
     } else {
         (void)mu_err(
