@@ -303,6 +303,7 @@ static void lose_round(struct mu_agent *a, const struct mu_agent_event *e,
 {
     bool save =
         a->state == MU_AGENT_IS_RUNNING && a->config.change_ms != 0 && a->by.ns == MU_MONO_NEVER.ns;
+    bool last = e->failed && a->restarts_left == 0; /* of a budget that the backend keeps */
 
     if (a->closed) {
         MU_AGENT_SAY(a, u, "%s, and the run is closed", words(e));
@@ -310,7 +311,9 @@ static void lose_round(struct mu_agent *a, const struct mu_agent_event *e,
         return;
     }
     mu_agent_join(a, u);
-    MU_AGENT_SAY(a, u, "%s; restarting the workers in the next round", words(e));
+    MU_AGENT_SAY(a, u, "%s; %s", words(e),
+                 last ? "no restart is left, unless a node was lost"
+                      : "restarting the workers in the next round");
     if (save) {
         mu_agent_move(a, MU_AGENT_IS_SAVING);
         a->deadline = mu_mono_add_ms(a->now, a->config.change_ms);

@@ -261,6 +261,20 @@ static void test_agent_ranks_are_the_worlds(void **state)
         rig.u.text, "rank 7 (local rank 1) exited with 3; restarting all, 1 of 2 restarts left");
 }
 
+static void test_agent_promises_no_restart_that_is_not_left(void **state)
+{
+    const struct mu_agent_event failed = {.type = MU_AGENT_ROUND_ENDED,
+                                          .round = 0,
+                                          .failed = true,
+                                          .text = "the workers of b failed"};
+
+    (void)state;
+    rig_run_kept(0, 1, 0, false);
+    (void)rig_step(failed);
+    assert_string_equal(rig.u.text,
+                        "the workers of b failed; no restart is left, unless a node was lost");
+}
+
 static void test_agent_the_backend_that_keeps_it_decides_when_it_is_spent(void **state)
 {
     (void)state;
@@ -922,6 +936,7 @@ int main(void)
         TEST(test_agent_dismissed_by_the_backend_has_failed),
         TEST(test_agent_the_first_failure_is_reported_at_once),
         TEST(test_agent_ranks_are_the_worlds),
+        TEST(test_agent_promises_no_restart_that_is_not_left),
         TEST(test_agent_the_backend_that_keeps_it_decides_when_it_is_spent),
         TEST(test_agent_failure_while_the_others_still_start),
         TEST(test_agent_workers_may_end_before_all_are_told_to_run),
