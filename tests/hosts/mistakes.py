@@ -315,6 +315,19 @@ def host_that_dies(rig):
         node.kill()
 
 
+def nodes_that_differ(rig):
+    """With c10d, the state holds no numbers of nodes: who has as many as it wants can only guess."""
+    nodes = []
+    for i, nnodes in ((0, "2"), (1, "3")):
+        nodes.append(rig.hosts[i].start(MUSTER, *run("--rdzv-backend", "c10d", nnodes=nnodes,
+                                                     endpoint="node0:29602")))
+        nodes[-1].says("%s nodes are here" % ("1 of 2" if i == 0 else "2 of 3"))
+    nodes[0].says("check that all nodes have the same --nnodes", 30)
+    checks.ok(True, "mismatched --nnodes, c10d")
+    for node in nodes:
+        node.kill()
+
+
 def main():
     only = option("only", "")
     table = [m for part in (of_places, of_credentials, of_jobs, of_scripts) for m in part()
@@ -326,6 +339,8 @@ def main():
         put_right(rig, patient)
         if not only or "host that dies" in only:
             host_that_dies(rig)
+        if not only or "mismatched" in only:
+            nodes_that_differ(rig)
     print("\n%-34s %7s %5s  %s" % ("mistake", "after", "code", "what the user reads"))
     for mistake in table:
         print(mistake.row())

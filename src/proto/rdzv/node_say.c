@@ -128,8 +128,14 @@ bool mu_rdzv_say_join(const struct mu_rdzv *r, struct mu_errmsg *ret)
     if (lacks) {
         say(ret, "%zu of %s%zu nodes are here", count,
             set->min_nodes == set->max_nodes ? "" : "at least ", set->min_nodes);
-    } else if (!s->complete) {
+    } else if (!s->complete && count < set->max_nodes) {
         say(ret, "%zu of at most %zu nodes are here, last call for more", count, set->max_nodes);
+    } else if (!s->complete) {
+        /* Whoever comes last begins the round, by its own numbers. */
+        say(ret,
+            "%zu of at most %zu nodes are here, and the round does not begin; check that all nodes "
+            "have the same --nnodes",
+            count, set->max_nodes);
     } else {
         say(ret, "round %lld runs with %zu nodes, and this node waits for the next one",
             (long long)s->round, count);
