@@ -119,8 +119,7 @@ static void enter_barrier(struct mu_agent *a, struct mu_agent_update *u)
     }
     u->flags |= MU_AGENT_DO_BARRIER;
     u->round = a->round;
-    MU_AGENT_SAY(a, u, "all %u workers have succeeded; waiting for the other nodes",
-                 a->config.workers);
+    MU_AGENT_SAY(a, u, "the workers of this node have succeeded; waiting for the other nodes");
 }
 
 /* Closes the run unless the others go on in another round. */
