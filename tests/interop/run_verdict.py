@@ -4,7 +4,7 @@ all four exchange data; the others fail because of it, often before the agent of
 knows. Both agents must name the one that began, where it ran and how it ended. And which interpreter
 failed to import a module, and what chose it.
 
-usage: run_verdict.py path/to/muster [--seeds=50] [--first=0] [--gloo=2]
+usage: run_verdict.py path/to/muster [--seeds=25] [--first=0] [--gloo=2]
 
 --gloo: of those seeds so many again with PyTorch's gloo in place of plain sockets.
 """
@@ -95,7 +95,7 @@ def main():
     muster = muster_path()
     run_import(checks, muster)
     first = option("first", 0)
-    for seed in range(first, first + option("seeds", 50)):
+    for seed in range(first, first + option("seeds", 25)):
         run_seed(checks, muster, seed, False)
     for seed in range(first, first + option("gloo", 2)):
         run_seed(checks, muster, seed, True)
