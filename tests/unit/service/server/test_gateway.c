@@ -376,6 +376,7 @@ static void test_gateway_watch_tells_what_was_there_before_if_asked(void **state
     mu_sim_kill(w->procs[0], MU_SIM_KILL_PROCESS);
     mu_sim_restart(w->procs[0]);
     assert_int_equal(finish(w, &watches[0]), MUSTER_ESESSION);
+    assert_int_equal(finish(w, &watches[1]), MUSTER_ESESSION);
     close_world(w);
 }
 
