@@ -85,6 +85,13 @@ static int run_command(int argc, char **argv)
     return refuse_command(argv[0]);
 }
 
+/* Behind these two stands a script or a flag, and never an operation: a --help that followed it would
+ * be the script's. */
+static bool has_operations(const char *command)
+{
+    return strcmp(command, "run") != 0 && strcmp(command, "p2pd") != 0;
+}
+
 /* muster help [COMMAND [OPERATION]] */
 static int cmd_help(int argc, char **argv)
 {
@@ -100,9 +107,10 @@ static int cmd_help(int argc, char **argv)
     int err = cli_parse(&verb, &argc, &argv);
     char *words[5];
     int count = 0;
+    int most = argc > 0 && has_operations(argv[0]) ? 2 : 1;
 
-    if (err == 0 && argc > 2) {
-        err = cli_usage("help", "unexpected argument \"%s\"", argv[2]);
+    if (err == 0 && argc > most) {
+        err = cli_usage("help", "unexpected argument \"%s\"", argv[most]);
     }
     if (err != 0) {
         return err;

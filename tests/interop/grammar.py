@@ -83,6 +83,9 @@ def test_help():
         if not table.is_run:
             checks.equal(run_muster(*call, "word", "--json", "-h", "more")[0], 0,
                          "%s: -h after other words" % " ".join(call))
+    for name in ("run", "p2pd"):
+        refused(["help", name, "train.py"], "help %s starts nothing" % name,
+                'unexpected argument "train.py"')
     top = run_muster("help")
     checks.ok(top[0] == 0 and all(b"  " + table.words[0].encode() in top[1] for table in TABLES),
               "muster help names all commands", top)
