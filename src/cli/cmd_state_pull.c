@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -332,12 +333,33 @@ static int pull(const struct state_options *o, muster_runtime *rt)
     return code;
 }
 
+/* The file is put in place when all of it has come: what cannot be replaced is refused before. */
+static int check_output(const char *output)
+{
+    struct stat st;
+
+    if (output[0] == '\0') {
+        return cli_usage("state", "--output needs a value (FILE)");
+    }
+    if (output[strlen(output) - 1] == '/' || (stat(output, &st) == 0 && S_ISDIR(st.st_mode))) {
+        return cli_usage("state", "%s is a directory: name the file to write in it", output);
+    }
+    if (stat(output, &st) == 0 && !S_ISREG(st.st_mode)) {
+        return cli_usage("state", "%s is not an ordinary file, and would be replaced by one",
+                         output);
+    }
+    return 0;
+}
+
 int state_pull(const struct state_options *o)
 {
     struct sigaction act = {.sa_handler = on_signal};
     muster_runtime *rt;
-    int code;
+    int code = check_output(o->output);
 
+    if (code != 0) {
+        return code;
+    }
     (void)sigaction(SIGINT, &act, NULL);
     (void)sigaction(SIGTERM, &act, NULL);
     code = cli_runtime_new(o->lock, &rt);

@@ -283,6 +283,24 @@ def test_over_the_same_file():
         checks.equal(said.get("downloads"), 2, "the donor gave the bytes twice in four pulls")
 
 
+def test_output_that_cannot_be_replaced_is_refused_at_once():
+    """Not after all of the state has come."""
+    source = make("target.safetensors", "target", MIB)
+    os.mkdir(path("dir"))
+    os.mkfifo(path("pipe"))
+    with Donor(source) as donor:
+        for out, text in (("dir", "is a directory"), ("dir/", "is a directory"),
+                          ("pipe", "is not an ordinary file")):
+            code, _, err = run_muster("state", "pull", "-o", path(out), donor.address)
+            checks.ok(code == 2 and text in err, "-o " + out, (code, err))
+        code, _, err = run_muster("state", "pull", "-o", "", donor.address)
+        checks.ok(code == 2 and "--output needs a value" in err, "-o ''", (code, err))
+        checks.equal([name for name in os.listdir(SCRATCH) if name.endswith(".part")] +
+                     os.listdir(path("dir")), [], "nothing was written")
+        code, said = donor.stop()
+        checks.equal(said.get("downloads"), 0, "nothing was loaded")
+
+
 def test_pickles_are_told_from_safetensors():
     for name, begin in (("zip.pt", b"PK\x03\x04\x00\x00\x08\x08"),
                         ("old.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")):
