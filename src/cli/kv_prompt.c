@@ -49,6 +49,7 @@ static void make_prompt(const struct kv_prompt *p, char out[80])
 #ifdef MU_LIBEDIT
 
 #include <editline/readline.h>
+#include <locale.h>
 #include <sys/stat.h>
 
 #define HISTORY_MAX 1000
@@ -136,6 +137,7 @@ int kv_prompt(const struct kv_prompt *p)
     (void)snprintf(file, sizeof(file), "%s/.muster_history", home == NULL ? "" : home);
     make_prompt(p, text);
     prompt = p;
+    (void)setlocale(LC_CTYPE, ""); /* Without it, the library drops all letters but ASCII's. */
     rl_readline_name = "muster";
     rl_outstream = out; /* Standard output filters what it writes to a terminal. */
     rl_completer_word_break_characters = breaks;
@@ -146,6 +148,7 @@ int kv_prompt(const struct kv_prompt *p)
     while (more && (line = readline(text)) != NULL) {
         if (line[strspn(line, " \t")] != '\0') {
             (void)add_history(line);
+            (void)write_history(file); /* Ctrl-C may end the program at any time. */
         }
         more = run(p, line);
         free(line); /* tidy: the library allocated it */
@@ -153,7 +156,6 @@ int kv_prompt(const struct kv_prompt *p)
     if (more) {
         (void)putchar('\n');
     }
-    (void)write_history(file);
     (void)umask(mask);
     (void)fclose(out);
     return CLI_OK;

@@ -12,6 +12,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
@@ -134,6 +135,31 @@ class Session:
         os.close(self.fd)
 
 
+def has_libedit():
+    return b"libedit" in subprocess.run(["ldd", muster_path()], stdout=subprocess.PIPE,
+                                        check=False).stdout
+
+
+def test_prompt_takes_letters_of_any_language_and_keeps_its_history():
+    with Muster() as server:
+        url = "tcp://%s:%d" % (HOST, server.port)
+        with Session("kv", "--store", url, LC_ALL="C.UTF-8") as s:
+            s.until("> ", "the prompt")
+            s.type("set größe 5€\r")
+            s.until("> ", "the next prompt")
+            s.type("get never --wait\r")
+            s.until("--wait\r\n", "an operation that waits")
+            s.type("\x03")
+            checks.equal(s.end(), -signal.SIGINT, "Ctrl-C ends the prompt")
+        checks.equal(run_muster("kv", "--store", url, "get", "größe")[1], "5€\n".encode(),
+                     "what was typed came through")
+        if has_libedit():
+            with Session("kv", "--store", url, LC_ALL="C.UTF-8") as s:
+                s.until("> ", "the prompt")
+                s.type("\x1b[A\x1b[A")
+                s.until("set größe 5€", "a line of the history, after Ctrl-C")
+
+
 def test_prompt():
     with Muster() as server:
         url = "tcp://%s:%d" % (HOST, server.port)
@@ -154,8 +180,7 @@ def test_prompt():
             s.until("usage: muster kv", "help, which does not end it")
             s.until("print this help", "all of it")
             s.until("> ", "it goes on")
-            if b"libedit" in subprocess.run(["ldd", muster_path()], stdout=subprocess.PIPE,
-                                            check=False).stdout:
+            if has_libedit():
                 s.type("coun\t\r")
                 s.until("1\r\n", "an operation that was completed")
                 s.until("> ", "it goes on")
