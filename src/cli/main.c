@@ -85,8 +85,8 @@ static int run_command(int argc, char **argv)
     return refuse_command(argv[0]);
 }
 
-/* Behind these two stands a script or a flag, and never an operation: a --help that followed it would
- * be the script's. */
+/* A script or a flag follows these two, and never an operation: a --help behind it would be the
+ * script's. */
 static bool has_operations(const char *command)
 {
     return strcmp(command, "run") != 0 && strcmp(command, "p2pd") != 0;
