@@ -599,6 +599,9 @@ int cmd_run(int argc, char **argv)
     if (code == 0) {
         code = run_options_resolve(&r.o, &machine);
     }
+    if (code == 0 && r.o.verdict != NULL) {
+        code = run_verdict_try(r.o.verdict);
+    }
     if (code == 0) {
         code = run(&r);
     }

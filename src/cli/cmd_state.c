@@ -155,6 +155,10 @@ static int prepare_swarm(struct state_options *o, bool serving, char *copy)
                          "--hivemind and --encoding need --bootstrap, which finds hivemind's peers")
                    : 0;
     }
+    if (o->hivemind != NULL && o->hivemind[0] == '\0') {
+        return cli_usage("state",
+                         "--hivemind needs a value (CLASS), such as TrainingStateAverager");
+    }
     if (o->identity == NULL) {
         o->identity = ""; /* a temporary key */
     }

@@ -22,6 +22,9 @@ static int take_value(const struct cli_verb *verb, const struct cli_option *o, c
     if (o->type == CLI_GONE) {
         return cli_usage(verb->name, "there is no --%s any more: %s", o->name, o->help);
     }
+    if (value != NULL && value[0] == '\0' && (o->type != CLI_TEXT || o->of != NULL)) {
+        return cli_usage(verb->name, "--%s needs a value (%s)", o->name, o->value);
+    }
     if (o->of != NULL && !is_one_of(value, o->of)) {
         struct mu_guess g = {.word = mu_span_str(value)};
         char said[96];

@@ -10,16 +10,26 @@
 
 #include "cli/cli.h"
 
-/* The file is written under another name and renamed, so that a reader never sees half of it. */
+/* Opens the file under another name, so that a reader never sees half of it. */
+static FILE *open_file(const char *path, char temporary[4096])
+{
+    if (snprintf(temporary, 4096, "%s.%ld", path, (long)getpid()) >= 4096) {
+        errno = ENAMETOOLONG;
+        return NULL;
+    }
+    return fopen(temporary, "we");
+}
+
+static int say_unwritten(const char *what, const char *path)
+{
+    return cli_fail(CLI_FAILED, "cannot write the %s to \"%s\": %s", what, path, strerror(errno));
+}
+
 static void write_file(const char *what, const char *path, const char *text, size_t len)
 {
     char temporary[4096];
-    FILE *f = NULL;
+    FILE *f = open_file(path, temporary);
 
-    if (snprintf(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid()) <
-        (int)sizeof(temporary)) {
-        f = fopen(temporary, "we");
-    }
     if (f != NULL) {
         bool ok = fwrite(text, 1, len, f) == len;
 
@@ -29,7 +39,20 @@ static void write_file(const char *what, const char *path, const char *text, siz
         }
         (void)unlink(temporary);
     }
-    (void)cli_fail(CLI_FAILED, "cannot write the %s to \"%s\": %s", what, path, strerror(errno));
+    (void)say_unwritten(what, path);
+}
+
+int run_verdict_try(const char *path)
+{
+    char temporary[4096];
+    FILE *f = open_file(path, temporary);
+
+    if (f == NULL) {
+        return say_unwritten("verdict", path);
+    }
+    (void)fclose(f);
+    (void)unlink(temporary);
+    return CLI_OK;
 }
 
 void run_verdict_write(const char *path, const struct mu_agent_verdict *verdict)

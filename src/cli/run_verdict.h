@@ -4,6 +4,9 @@
 
 #include "service/agent/agent.h"
 
+/** Before the run: whether the verdict can be written there. Prints an error if not, and returns
+ * CLI_FAILED. */
+int run_verdict_try(const char *path);
 /** Writes the verdict as JSON. Prints an error if the file cannot be written. */
 void run_verdict_write(const char *path, const struct mu_agent_verdict *verdict);
 /**

@@ -113,7 +113,9 @@ def test_options_have_one_kind_of_time():
                 for good in ("500ms", "0.5", "5s", "0.01m", "0.001h"):
                     refused(table.calls()[0] + ["--" + o["name"], good, "--no-such-option"],
                             "%s takes %s" % (name, good), "there is no option --no-such-option")
-                for bad in ("5x", "-1", "", "5 s", "soon"):
+                refused(table.calls()[0] + ["--%s=" % o["name"]], name + " needs a value",
+                        "needs a value (TIME)")
+                for bad in ("5x", "-1", "5 s", "soon"):
                     refused(table.calls()[0] + ["--%s=%s" % (o["name"], bad)],
                             "%s refuses \"%s\"" % (name, bad), "is not a time: write 500ms, 5s")
                 refused(table.calls()[0] + ["--" + o["name"], "300000"],

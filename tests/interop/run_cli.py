@@ -92,6 +92,9 @@ def check_restarts(b):
     first = verdict["first_failure"] or {}
     ok(verdict["outcome"] == "FAILED" and first.get("exit_code") == 3 and
        "about to fail" in first.get("tail", ""), "the verdict has it all", verdict)
+    code, out, err = b.shell(["--verdict", b.path("no/such/v.json")], "echo started")
+    ok(code == 1 and "cannot write the verdict" in err and "started" not in out,
+       "a verdict that cannot be written is said before the job", (code, out, err))
     code, _, _ = b.shell(["--verdict", b.path("good.json")], "true")
     with open(b.path("good.json")) as f:
         ok(json.load(f)["outcome"] == "SUCCEEDED", "success has a verdict, too")

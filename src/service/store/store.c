@@ -251,7 +251,9 @@ static int open_kind(struct mu_env *env, const struct mu_url *url, uint32_t conn
         return open_etcd(env, url, connect_ms, ret_store, reterr_msg);
     }
     return mu_err(reterr_msg, MUSTER_EURL,
-                  "there is no store of kind \"%.32s\"; use tcp, file, etcd or hash", url->scheme);
+                  "there is no store of kind \"%.32s\"; use tcp://HOST:PORT, "
+                  "etcd://HOST:PORT/PREFIX, file:///PATH or hash:",
+                  url->scheme);
 }
 
 int mu_store_open(struct mu_env *env, const char *text, uint32_t connect_ms,

@@ -80,8 +80,8 @@ static void test_options_times(void **state)
                 {"5", 5000},     {"0.3", 300}, {".5", 500},       {"1.5m", 90000},
                 {"0", 0},        {"0s", 0},    {"0.1ms", 1},      {"1e1", 10000},
                 {"300", 300000}, {"+2", 2000}, {"0.25h", 900000}, {"300000ms", 300000}};
-    static const char *const bad[] = {"",     "s",  "5x",   "5 s", "-1",  "-1s", "nan", "inf",
-                                      "0x10", "5S", "5sec", "1d",  "1,5", "ms",  "--"};
+    static const char *const bad[] = {"s",    "5x", "5 s",  "-1", "-1s", "nan", "inf",
+                                      "0x10", "5S", "5sec", "1d", "1,5", "ms",  "--"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
@@ -150,6 +150,7 @@ static void test_options_mistakes(void **state)
     assert_says("get --timeout-ms=5", "there is no --timeout-ms any more");
     assert_says("get --store --json", "--store needs a value (URL)");
     assert_says("get --store", "--store needs a value (URL)");
+    assert_says("get --timeout=", "--timeout needs a value (TIME)");
     assert_says("get --json=1", "--json takes no value");
     assert_says("get --count 11", "--count 11 is not a number, or is out of range");
     assert_says("get -x", "there is no option -x");
