@@ -473,10 +473,10 @@ static void test_donor_that_corrupts_is_banned(void **state)
     muster_state *donors[2];
 
     (void)state;
-    config.rate_bytes = 30 << 20;
     model_make(&good, 8, 1);
     model_make(&bad, 8, 1);
     donors[0] = donor_open(giver, &config, &bad, 1);
+    config.rate_bytes = 3 << 20; /* The good one cannot give it all before the bad one is asked. */
     donors[1] = donor_open(giver, &config, &good, 1);
     for (size_t i = 0, n = muster_tensor_bytes(&bad.tensors[1]); i < n; i += 1 << 20) {
         ((uint8_t *)bad.tensors[1].data)[i] ^= 1; /* Behind the hash's back. */
