@@ -144,7 +144,6 @@ static void on_alarm(uv_timer_t *alarm)
 
     end_turn(uv);
     uv->alarm_ms = UINT64_MAX;
-    uv->children_until = MU_MONO_NEVER;
     fire_timers(uv);
 }
 
