@@ -13,7 +13,7 @@
 #include "cli/cli_loop.h"
 #include "cli/cli_terminal.h"
 #include "cli/top_screen.h"
-#include "core/buf.h"
+#include "service/page/page_client.h"
 
 #define ANSWER_MAX ((size_t)64 << 20)
 
@@ -28,8 +28,7 @@ struct top {
     bool json;
     bool terminal;
     struct mu_timer timer;
-    struct mu_http http;
-    struct mu_buf answer;
+    struct mu_page_client client;
     json_t *now;
     json_t *before;
     bool asking;
@@ -92,30 +91,16 @@ static void finish(struct top *t, int code)
     t->ending = true;
     mu_env_timer_arm(t->loop.env, &t->timer, MU_MONO_NEVER);
     if (t->asking) {
-        mu_env_http_cancel(t->loop.env, &t->http);
+        mu_page_client_cancel(&t->client);
     } else {
         cli_loop_stop(&t->loop);
     }
 }
 
-static void on_head(struct mu_http *http)
-{
-    (void)http;
-}
-
-static size_t on_data(struct mu_http *http, struct mu_span in)
-{
-    struct top *t = MU_CONTAINER_OF(http, struct top, http);
-
-    (void)mu_buf_append(&t->answer, in); /* An incomplete answer is not valid JSON and is refused
-                                            later. */
-    return in.len;
-}
-
 static void take_answer(struct top *t)
 {
     json_error_t error;
-    struct mu_span in = mu_buf_span(&t->answer);
+    struct mu_span in = mu_buf_span(&t->client.body);
     json_t *status = json_loadb((const char *)in.data, in.len, 0, &error);
 
     if (status == NULL || !json_is_string(json_object_get(status, "kind"))) {
@@ -143,26 +128,28 @@ static void take_answer(struct top *t)
     }
 }
 
-static void on_done(struct mu_http *http, int status)
+static void on_done(struct mu_page_client *client, int status)
 {
-    struct top *t = MU_CONTAINER_OF(http, struct top, http);
+    struct top *t = MU_CONTAINER_OF(client, struct top, client);
 
     t->asking = false;
     if (t->ending) {
         cli_loop_stop(&t->loop);
         return;
     }
-    if (status == 0 && http->code == 200) {
+    if (status == 0 && client->code == 200) {
         take_answer(t);
-    } else if (http->code == 401) {
+    } else if (client->code == 401) {
         finish(t, cli_fail(CLI_FAILED, "%s requires a token: give --token-file FILE", t->url));
     } else if (status == 0) {
         finish(t, cli_fail(CLI_CONNECT, "%s is not a muster status page: it answers %d", t->url,
-                           http->code));
+                           client->code));
+    } else if (status == MUSTER_ENOTSUP) {
+        finish(t, cli_fail(CLI_FAILED, "%s", client->error.text));
     } else if (t->now == NULL) {
         finish(t, cli_fail(CLI_CONNECT,
                            "%s; is `muster serve --http`, or `muster run --http`, running there?",
-                           http->error.text));
+                           client->error.text));
     } else if (!t->lost) {
         t->lost = true;
         if (t->json) {
@@ -180,23 +167,20 @@ static void on_done(struct mu_http *http, int status)
     }
 }
 
-static const struct mu_http_events http_events = {
-    .head = on_head, .data = on_data, .done = on_done};
-
 static void on_timer(struct mu_timer *timer)
 {
     struct top *t = MU_CONTAINER_OF(timer, struct top, timer);
-    const struct mu_http_request request = {
-        .method = "GET",
+    const struct mu_page_request request = {
         .url = t->page,
         .authorization = t->authorization[0] == '\0' ? NULL : t->authorization,
         .connect_ms = cli_ms(t->timeout < 5 ? t->timeout : 5),
         .timeout_ms = cli_ms(t->timeout)};
+    int err = mu_page_client_get(&t->client, &request);
 
-    mu_buf_reset(&t->answer);
-    t->http.on = &http_events;
-    if (mu_env_http(t->loop.env, &t->http, &request) != 0) {
-        finish(t, cli_fail(CLI_USAGE, "\"%s\" is not the address of a page", t->url));
+    if (err != 0) {
+        finish(t, cli_fail(CLI_USAGE, "\"%s\" is not the address of a page: %s", t->url,
+                           t->client.error.text[0] != '\0' ? t->client.error.text
+                                                           : muster_strerror(err)));
         return;
     }
     t->asking = true;
@@ -257,7 +241,7 @@ static int run(struct top *t)
     }
     t->terminal = isatty(STDOUT_FILENO) == 1 && !t->json;
     cli_terminal_close(); /* The screen filters its lines itself. */
-    mu_buf_init(&t->answer, ANSWER_MAX);
+    mu_page_client_init(&t->client, t->loop.env, ANSWER_MAX, on_done);
     mu_timer_init(&t->timer, on_timer);
     mu_env_timer_arm(t->loop.env, &t->timer, mu_env_now(t->loop.env).mono);
     if (t->terminal && !t->once) {
@@ -274,7 +258,7 @@ static int run(struct top *t)
     }
     json_decref(t->now);
     json_decref(t->before);
-    mu_buf_fini(&t->answer);
+    mu_page_client_fini(&t->client);
     cli_loop_close(&t->loop);
     return t->code;
 }

@@ -47,6 +47,7 @@ struct mu_http_events {
      *   MUSTER_ETLS        one end does not accept the other's certificate or protocol, or a file
      *                      with a certificate or key cannot be used
      *   MUSTER_EPROTO      the answer is not HTTP
+     *   MUSTER_ENOTSUP     this system has no library for HTTP, and no request will do better
      *   MUSTER_ECANCELED   after mu_env_http_cancel()
      *   MUSTER_ENOMEM
      * Bytes that `data` has not used are dropped. The memory is the owner's again.

@@ -6,6 +6,7 @@
 #define MU_UV_ENV_H
 
 #include "core/env.h"
+#include "core/err.h"
 
 struct mu_uv_env;
 
@@ -27,6 +28,9 @@ void mu_uv_env_turn(struct mu_uv_env *uv);
 void mu_uv_env_use_cgroups(struct mu_uv_env *uv, bool use);
 /** On the loop's thread: mu_uv_env_run() returns after this turn. */
 void mu_uv_env_stop(struct mu_uv_env *uv);
+/** Whether this system has what the verb `http` needs: 0, or MUSTER_ENOTSUP with a text that names
+ * the remedy. Any thread. */
+int mu_uv_env_check_http(struct mu_errmsg *reterr_msg);
 
 /** Calls `use` with each IP address of this machine, except for link-local ones. */
 void mu_uv_env_each_number(void (*use)(void *context, const char *ip), void *context);

@@ -10,13 +10,13 @@
  *     RUNNING ── libcurl is done ──► OVER ── all data used ──► done, freed
  *        └────── cancel ───────────► OVER (nothing to use) ──►
  */
-#include <curl/curl.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "transport/uv_curl.h"
 #include "transport/uv_internal.h"
 
 #define CONNECT_MS 10000u
@@ -83,10 +83,12 @@ static void free_exchange(struct exchange *x)
 {
     mu_list_remove(&x->ready);
     if (x->easy != NULL) {
-        (void)curl_multi_remove_handle(x->pool->multi, x->easy);
-        curl_easy_cleanup(x->easy);
+        (void)mu_uv_curl.multi_remove_handle(x->pool->multi, x->easy);
+        mu_uv_curl.easy_cleanup(x->easy);
     }
-    curl_slist_free_all(x->headers);
+    if (x->headers != NULL) {
+        mu_uv_curl.slist_free_all(x->headers);
+    }
     mu_free(x->cert);
     mu_buf_fini(&x->held);
     mu_free(x);
@@ -138,7 +140,7 @@ static void tell(struct exchange *x)
     if (x->paused && x->held.len == 0) {
         x->paused = false;
         x->pool->inside = true; /* what libcurl held back comes now */
-        (void)curl_easy_pause(x->easy, CURLPAUSE_CONT);
+        (void)mu_uv_curl.easy_pause(x->easy, CURLPAUSE_CONT);
         x->pool->inside = false;
         if (!mu_list_empty(&x->pool->ready)) {
             mu_uv_later_add(x->pool->uv, &x->pool->later);
@@ -208,22 +210,28 @@ static bool was_sent(const struct exchange *x, CURLcode code)
     if (code == CURLE_OK || x->body_at > 0) {
         return true;
     }
-    (void)curl_easy_getinfo(x->easy, CURLINFO_REQUEST_SIZE, &bytes);
+    (void)mu_uv_curl.easy_getinfo(x->easy, CURLINFO_REQUEST_SIZE, &bytes);
     /* A server refuses our certificate before it reads, but says so only afterwards. */
     return bytes > 0 && !tells_of_alert(x);
+}
+
+/* Whether the exchange failed on a connection that was there. libcurl's own time of connecting is
+ * no answer: some versions set it only when TLS is ready, too. */
+static bool was_cut(CURLcode code)
+{
+    return code == CURLE_SSL_CONNECT_ERROR || code == CURLE_RECV_ERROR ||
+           code == CURLE_SEND_ERROR || code == CURLE_GOT_NOTHING;
 }
 
 /* Adds what libcurl's text leaves out. */
 static void explain(struct exchange *x, CURLcode code)
 {
-    curl_off_t connected = 0;
     curl_off_t secured = 0;
     size_t len;
 
-    (void)curl_easy_getinfo(x->easy, CURLINFO_CONNECT_TIME_T, &connected);
-    (void)curl_easy_getinfo(x->easy, CURLINFO_APPCONNECT_TIME_T, &secured);
+    (void)mu_uv_curl.easy_getinfo(x->easy, CURLINFO_APPCONNECT_TIME_T, &secured);
     if (x->text[0] == '\0') {
-        (void)snprintf(x->text, sizeof(x->text), "%s", curl_easy_strerror(code));
+        (void)snprintf(x->text, sizeof(x->text), "%s", mu_uv_curl.easy_strerror(code));
     }
     len = strlen(x->text);
     if (code == CURLE_SEND_FAIL_REWIND) {
@@ -234,12 +242,12 @@ static void explain(struct exchange *x, CURLcode code)
         (void)snprintf(x->text + len, sizeof(x->text) - len,
                        ": the server wants a client certificate");
     } else if (x->status == MUSTER_ECONN && x->tls && x->cert != NULL && x->code == 0 &&
-               connected > 0) {
+               was_cut(code)) {
         /* A server that hangs up over a certificate may do so before its reason is read. */
         mu_uv_http_explain_cert(x->cert, false, x->text, sizeof(x->text));
     } else if ((x->status == MUSTER_ECONN ||
                 (x->status == MUSTER_ETLS && strstr(x->text, "SSL") == NULL)) &&
-               x->tls && connected > 0 && secured == 0) {
+               x->tls && was_cut(code) && secured == 0) {
         (void)snprintf(x->text + len, sizeof(x->text) - len,
                        " (in the TLS handshake: does it speak SSL or TLS at all?)");
     } else if (code == CURLE_GOT_NOTHING && !x->tls) {
@@ -263,10 +271,10 @@ static void collect_ended(struct uv_http_pool *pool)
     CURLMsg *msg;
     int left;
 
-    while ((msg = curl_multi_info_read(pool->multi, &left)) != NULL) {
+    while ((msg = mu_uv_curl.multi_info_read(pool->multi, &left)) != NULL) {
         struct exchange *x = NULL;
 
-        (void)curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &x);
+        (void)mu_uv_curl.easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &x);
         if (msg->msg == CURLMSG_DONE && x != NULL && !x->over) {
             end_exchange(x, msg->data.result);
         }
@@ -278,7 +286,7 @@ static void act(struct uv_http_pool *pool, curl_socket_t fd, int events)
     int running;
 
     pool->inside = true;
-    (void)curl_multi_socket_action(pool->multi, fd, events, &running);
+    (void)mu_uv_curl.multi_socket_action(pool->multi, fd, events, &running);
     collect_ended(pool);
     pool->inside = false;
     tell_ready(pool);
@@ -318,7 +326,7 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *mi
         if (w != NULL) {
             (void)uv_poll_stop(&w->poll);
             uv_close((uv_handle_t *)&w->poll, on_poll_closed);
-            (void)curl_multi_assign(pool->multi, fd, NULL);
+            (void)mu_uv_curl.multi_assign(pool->multi, fd, NULL);
         }
         return 0;
     }
@@ -331,7 +339,7 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *mi
         w->poll.data = w;
         w->pool = pool;
         w->fd = fd;
-        (void)curl_multi_assign(pool->multi, fd, w);
+        (void)mu_uv_curl.multi_assign(pool->multi, fd, w);
     }
     events |= (what & CURL_POLL_IN) != 0 ? UV_READABLE : 0;
     events |= (what & CURL_POLL_OUT) != 0 ? UV_WRITABLE : 0;
@@ -402,7 +410,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *arg)
             x->kept[end - at] = '\0';
         }
     } else if (len <= 2) {
-        (void)curl_easy_getinfo(x->easy, CURLINFO_RESPONSE_CODE, &x->code);
+        (void)mu_uv_curl.easy_getinfo(x->easy, CURLINFO_RESPONSE_CODE, &x->code);
         if (x->code >= 200) {
             x->head_due = true;
             mark_ready(x);
@@ -430,27 +438,35 @@ static size_t on_body(char *in, size_t size, size_t count, void *arg)
 
 /* --- the pool --------------------------------------------------------------------------------- */
 
-static void init_curl(void)
+static bool start_multi(struct uv_http_pool *pool)
 {
-    (void)curl_global_init(CURL_GLOBAL_DEFAULT);
+    pool->multi = mu_uv_curl.multi_init();
+    if (pool->multi == NULL) {
+        return false;
+    }
+    (void)mu_uv_curl.multi_setopt(pool->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+    (void)mu_uv_curl.multi_setopt(pool->multi, CURLMOPT_SOCKETDATA, pool);
+    (void)mu_uv_curl.multi_setopt(pool->multi, CURLMOPT_TIMERFUNCTION, on_set_timer);
+    (void)mu_uv_curl.multi_setopt(pool->multi, CURLMOPT_TIMERDATA, pool);
+    (void)mu_uv_curl.multi_setopt(pool->multi, CURLMOPT_MAXCONNECTS, IDLE_MAX);
+    (void)mu_uv_curl.multi_setopt(pool->multi, CURLMOPT_PIPELINING, CURLPIPE_NOTHING);
+    return true;
 }
 
-static struct uv_http_pool *get_pool(struct mu_uv_env *uv)
+/* Without libcurl, all that a pool does is to tell its exchanges so. */
+static struct uv_http_pool *get_pool(struct mu_uv_env *uv, bool with_curl)
 {
-    static uv_once_t once = UV_ONCE_INIT;
     struct uv_http_pool *pool = uv->http;
 
     if (pool != NULL) {
         return pool;
     }
-    uv_once(&once, init_curl);
     pool = mu_calloc(1, sizeof(*pool));
     if (pool == NULL) {
         return NULL;
     }
     pool->uv = uv;
-    pool->multi = curl_multi_init();
-    if (pool->multi == NULL) {
+    if (with_curl && !start_multi(pool)) {
         mu_free(pool);
         return NULL;
     }
@@ -458,12 +474,6 @@ static struct uv_http_pool *get_pool(struct mu_uv_env *uv)
     mu_list_init(&pool->later.link);
     pool->later.run = on_later;
     mu_timer_init(&pool->timer, on_timer);
-    (void)curl_multi_setopt(pool->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
-    (void)curl_multi_setopt(pool->multi, CURLMOPT_SOCKETDATA, pool);
-    (void)curl_multi_setopt(pool->multi, CURLMOPT_TIMERFUNCTION, on_set_timer);
-    (void)curl_multi_setopt(pool->multi, CURLMOPT_TIMERDATA, pool);
-    (void)curl_multi_setopt(pool->multi, CURLMOPT_MAXCONNECTS, IDLE_MAX);
-    (void)curl_multi_setopt(pool->multi, CURLMOPT_PIPELINING, CURLPIPE_NOTHING);
     uv->http = pool;
     return pool;
 }
@@ -476,7 +486,9 @@ void mu_uv_http_free(struct mu_uv_env *uv)
         return;
     }
     MU_ASSERT(mu_list_empty(&pool->ready));
-    (void)curl_multi_cleanup(pool->multi); /* closes idle connections, and calls on_socket() */
+    if (pool->multi != NULL) {
+        (void)mu_uv_curl.multi_cleanup(pool->multi); /* closes idle connections: on_socket() */
+    }
     mu_env_timer_arm(&uv->env, &pool->timer, MU_MONO_NEVER);
     mu_list_remove(&pool->later.link);
     uv->http = NULL;
@@ -502,7 +514,7 @@ static bool is_usable(const struct mu_http_request *q)
 
 static bool add_header(struct exchange *x, const char *line)
 {
-    struct curl_slist *longer = curl_slist_append(x->headers, line);
+    struct curl_slist *longer = mu_uv_curl.slist_append(x->headers, line);
 
     if (longer == NULL) {
         return false;
@@ -529,12 +541,12 @@ static bool set_headers(struct exchange *x, const struct mu_http_request *q)
         }
         mu_free(line);
     }
-    return ok && curl_easy_setopt(x->easy, CURLOPT_HTTPHEADER, x->headers) == CURLE_OK;
+    return ok && mu_uv_curl.easy_setopt(x->easy, CURLOPT_HTTPHEADER, x->headers) == CURLE_OK;
 }
 
 static bool set_text(CURL *easy, CURLoption option, const char *text)
 {
-    return text == NULL || curl_easy_setopt(easy, option, text) == CURLE_OK;
+    return text == NULL || mu_uv_curl.easy_setopt(easy, option, text) == CURLE_OK;
 }
 
 static bool set_method(struct exchange *x, const struct mu_http_request *q)
@@ -542,17 +554,17 @@ static bool set_method(struct exchange *x, const struct mu_http_request *q)
     CURL *e = x->easy;
 
     if (has_body(q->method)) {
-        (void)curl_easy_setopt(e, CURLOPT_POST, 1L);
-        (void)curl_easy_setopt(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)q->body.len);
-        (void)curl_easy_setopt(e, CURLOPT_READFUNCTION, on_read_body);
-        (void)curl_easy_setopt(e, CURLOPT_READDATA, x);
+        (void)mu_uv_curl.easy_setopt(e, CURLOPT_POST, 1L);
+        (void)mu_uv_curl.easy_setopt(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)q->body.len);
+        (void)mu_uv_curl.easy_setopt(e, CURLOPT_READFUNCTION, on_read_body);
+        (void)mu_uv_curl.easy_setopt(e, CURLOPT_READDATA, x);
     }
     if (strcmp(q->method, "DELETE") == 0 || (has_body(q->method) && q->body.len == 0)) {
         /* libcurl would repeat a request without a body when a kept connection is dead. */
-        (void)curl_easy_setopt(e, CURLOPT_FRESH_CONNECT, 1L);
+        (void)mu_uv_curl.easy_setopt(e, CURLOPT_FRESH_CONNECT, 1L);
     }
     return strcmp(q->method, "GET") == 0 || strcmp(q->method, "POST") == 0 ||
-           curl_easy_setopt(e, CURLOPT_CUSTOMREQUEST, q->method) == CURLE_OK;
+           mu_uv_curl.easy_setopt(e, CURLOPT_CUSTOMREQUEST, q->method) == CURLE_OK;
 }
 
 static bool set_tls_and_name(CURL *e, const struct mu_http_request *q)
@@ -561,10 +573,10 @@ static bool set_tls_and_name(CURL *e, const struct mu_http_request *q)
               set_text(e, CURLOPT_SSLKEY, q->key);
 
     if (ok && q->cacert != NULL) {
-        ok = curl_easy_setopt(e, CURLOPT_CAPATH, NULL) == CURLE_OK;
+        ok = mu_uv_curl.easy_setopt(e, CURLOPT_CAPATH, NULL) == CURLE_OK;
     }
     if (ok && q->user != NULL) {
-        (void)curl_easy_setopt(e, CURLOPT_HTTPAUTH, (long)CURLAUTH_BASIC);
+        (void)mu_uv_curl.easy_setopt(e, CURLOPT_HTTPAUTH, (long)CURLAUTH_BASIC);
         ok = set_text(e, CURLOPT_USERNAME, q->user) &&
              set_text(e, CURLOPT_PASSWORD, q->password != NULL ? q->password : "");
     }
@@ -575,37 +587,51 @@ static bool set_all(struct exchange *x, const struct mu_http_request *q)
 {
     CURL *e = x->easy;
 
-    (void)curl_easy_setopt(e, CURLOPT_PRIVATE, x);
-    (void)curl_easy_setopt(e, CURLOPT_ERRORBUFFER, x->text);
-    (void)curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
-    (void)curl_easy_setopt(e, CURLOPT_QUICK_EXIT, 1L); /* never wait for the resolver's thread */
-    (void)curl_easy_setopt(e, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    (void)curl_easy_setopt(e, CURLOPT_MAXAGE_CONN, IDLE_MAX_S);
-    (void)curl_easy_setopt(e, CURLOPT_SOCKOPTFUNCTION, on_new_socket);
-    (void)curl_easy_setopt(e, CURLOPT_HEADERFUNCTION, on_header);
-    (void)curl_easy_setopt(e, CURLOPT_HEADERDATA, x);
-    (void)curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, on_body);
-    (void)curl_easy_setopt(e, CURLOPT_WRITEDATA, x);
-    (void)curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS,
-                           (long)(q->connect_ms == 0 ? CONNECT_MS : q->connect_ms));
-    (void)curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, (long)q->timeout_ms);
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_PRIVATE, x);
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_ERRORBUFFER, x->text);
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
+    /* Never wait for the resolver's thread. Before 7.87 there is no such option, and an exchange
+     * that is canceled while a name is looked up waits for the end of that. */
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_QUICK_EXIT, 1L);
+    /* A second lock, unknown before 7.85: is_usable() has seen to it, and redirections are not
+     * followed. */
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http,https");
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_MAXAGE_CONN, IDLE_MAX_S);
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_SOCKOPTFUNCTION, on_new_socket);
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_HEADERFUNCTION, on_header);
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_HEADERDATA, x);
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_WRITEFUNCTION, on_body);
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_WRITEDATA, x);
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS,
+                                 (long)(q->connect_ms == 0 ? CONNECT_MS : q->connect_ms));
+    (void)mu_uv_curl.easy_setopt(e, CURLOPT_TIMEOUT_MS, (long)q->timeout_ms);
     /* The proxy in the environment's variables is for the web, not for a cluster. */
-    return curl_easy_setopt(e, CURLOPT_PROXY, "") == CURLE_OK &&
-           curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
-           curl_easy_setopt(e, CURLOPT_URL, q->url) == CURLE_OK && set_method(x, q) &&
+    return mu_uv_curl.easy_setopt(e, CURLOPT_PROXY, "") == CURLE_OK &&
+           mu_uv_curl.easy_setopt(e, CURLOPT_URL, q->url) == CURLE_OK && set_method(x, q) &&
            set_tls_and_name(e, q) && set_headers(x, q);
+}
+
+static bool start_exchange(struct exchange *x, const struct mu_http_request *q)
+{
+    x->easy = mu_uv_curl.easy_init();
+    return x->easy != NULL && set_all(x, q) &&
+           mu_uv_curl.multi_add_handle(x->pool->multi, x->easy) == CURLM_OK;
 }
 
 int mu_uv_http(struct mu_env *env, struct mu_http *http, const struct mu_http_request *q)
 {
     struct mu_uv_env *uv = mu_uv_of(env);
+    const char *why = NULL;
     struct uv_http_pool *pool;
     struct exchange *x;
+    int err;
 
     if (!is_usable(q)) {
         return MUSTER_EINVAL;
     }
-    pool = get_pool(uv);
+    err = mu_uv_curl_load(&why);
+    pool = get_pool(uv, err == 0);
     x = pool == NULL ? NULL : mu_calloc(1, sizeof(*x));
     if (x == NULL) {
         return MUSTER_ENOMEM;
@@ -620,9 +646,12 @@ int mu_uv_http(struct mu_env *env, struct mu_http *http, const struct mu_http_re
     if (q->keep != NULL) {
         memcpy(x->keep, q->keep, strlen(q->keep) + 1);
     }
-    x->easy = curl_easy_init();
-    if (x->easy == NULL || !set_all(x, q) ||
-        curl_multi_add_handle(pool->multi, x->easy) != CURLM_OK) {
+    if (err != 0) {
+        (void)snprintf(x->text, sizeof(x->text), "%s", why);
+        x->status = err;
+        x->over = true;
+        mark_ready(x);
+    } else if (!start_exchange(x, q)) {
         free_exchange(x);
         return MUSTER_ENOMEM;
     }
@@ -634,6 +663,14 @@ int mu_uv_http(struct mu_env *env, struct mu_http *http, const struct mu_http_re
     http->error.text[0] = '\0';
     uv->live++;
     return 0;
+}
+
+int mu_uv_env_check_http(struct mu_errmsg *reterr_msg)
+{
+    const char *why = "";
+    int err = mu_uv_curl_load(&why);
+
+    return err == 0 ? 0 : mu_err(reterr_msg, err, "%s", why);
 }
 
 void mu_uv_http_resume(struct mu_env *env, struct mu_http *http)

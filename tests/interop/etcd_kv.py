@@ -7,6 +7,7 @@ passwords, and each thing that can be wrong with those with its own words.
 import base64
 import os
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -240,6 +241,33 @@ def expect_words(checks, what, words, url, *args):
               "exit %d, %r" % (code, err))
 
 
+class Resetting:
+    """A server that resets every connection when it has heard of it."""
+
+    def __enter__(self):
+        self.socket = socket.socket()
+        self.socket.bind((lib.HOST, 0))
+        self.socket.listen()
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self.serve, daemon=True).start()
+        return self
+
+    def serve(self):
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(1)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
+                                      struct.pack("ii", 1, 0))
+
+    def __exit__(self, *_):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+
 def test_tls(checks, path):
     tls = etcd_lib.Certificates(path)
     for name in ("server", "client"):
@@ -274,6 +302,10 @@ def test_tls(checks, path):
                      url(etcd, cert=None))
     with etcd_lib.Etcd() as etcd:
         expect_words(checks, "TLS where there is none", ["SSL"], url(etcd, cert=None))
+    # What is not made for TLS may also hang up, without a word, before its answer is read.
+    with Resetting() as server:
+        expect_words(checks, "a server that hangs up in the handshake", ["SSL"],
+                     "etcd://%s:%d/job?cacert=%s" % (lib.HOST, server.port, tls.file("ca.pem")))
 
 
 def write_password(path, name, text):

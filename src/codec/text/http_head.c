@@ -42,8 +42,7 @@ static bool take_until(struct mu_span *in, uint8_t end, struct mu_span *ret)
     return true;
 }
 
-/* Takes a line without its CR LF. */
-static bool take_line(struct mu_span *in, struct mu_span *ret)
+bool mu_http_take_line(struct mu_span *in, struct mu_span *ret)
 {
     if (!take_until(in, '\n', ret) || ret->len == 0 || ret->data[ret->len - 1] != '\r') {
         return false;
@@ -100,24 +99,37 @@ static struct mu_span trim(struct mu_span s)
     return s;
 }
 
-static int parse_field(struct mu_span line, struct mu_http_head *h)
+bool mu_http_split_field(struct mu_span line, struct mu_span *ret_name, struct mu_span *ret_value)
 {
     struct mu_span name;
     struct mu_span value;
 
     if (!take_until(&line, ':', &name) || name.len == 0) {
-        return MUSTER_EPROTO;
+        return false;
     }
     for (size_t i = 0; i < name.len; i++) {
         if (!is_token(name.data[i])) {
-            return MUSTER_EPROTO;
+            return false;
         }
     }
     value = trim(line);
     for (size_t i = 0; i < value.len; i++) {
         if ((value.data[i] < ' ' && value.data[i] != '\t') || value.data[i] == 127) {
-            return MUSTER_EPROTO;
+            return false;
         }
+    }
+    *ret_name = name;
+    *ret_value = value;
+    return true;
+}
+
+static int parse_field(struct mu_span line, struct mu_http_head *h)
+{
+    struct mu_span name;
+    struct mu_span value;
+
+    if (!mu_http_split_field(line, &name, &value)) {
+        return MUSTER_EPROTO;
     }
     if (mu_http_same(name, "host")) {
         /* Two of them are ambiguous, and a proxy may choose the other one. */
@@ -159,7 +171,7 @@ int mu_http_head_parse(struct mu_span in, struct mu_http_head *ret_head, size_t 
     for (;;) {
         int err;
 
-        if (!take_line(&rest, &line)) {
+        if (!mu_http_take_line(&rest, &line)) {
             return MUSTER_EPROTO;
         }
         if (line.len == 0 && !first) {

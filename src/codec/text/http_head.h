@@ -38,6 +38,10 @@ struct mu_http_head {
  */
 int mu_http_head_parse(struct mu_span in, struct mu_http_head *ret_head, size_t *ret_used);
 
+/** Takes a line off `in`, without its CR LF. False: there is no whole one, or a CR is within it. */
+bool mu_http_take_line(struct mu_span *in, struct mu_span *ret);
+/** Splits a line of a head, "name: value". False: it is not one. */
+bool mu_http_split_field(struct mu_span line, struct mu_span *ret_name, struct mu_span *ret_value);
 /** Whether a name and a text are the same apart from the case of ASCII letters. */
 bool mu_http_same(struct mu_span a, const char *text);
 

@@ -232,9 +232,9 @@ void mu_etcd_asker_done(struct mu_etcd_asker *a, const struct mu_etcd_exchange *
     } else if (x->status != 0) {
         answer->status = mu_err(&answer->errmsg, x->status, "%s: %.180s", x->where, x->error);
         try_again(a,
-                  x->status == MUSTER_ETLS ? MU_ETCD_HOPELESS
-                  : x->sent                ? MU_ETCD_UNKNOWN
-                                           : MU_ETCD_NEXT,
+                  x->status == MUSTER_ETLS || x->status == MUSTER_ENOTSUP ? MU_ETCD_HOPELESS
+                  : x->sent                                               ? MU_ETCD_UNKNOWN
+                                                                          : MU_ETCD_NEXT,
                   now);
     } else {
         answer->code = x->code;

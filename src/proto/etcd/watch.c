@@ -455,7 +455,8 @@ void mu_etcd_watcher_stream_done(struct mu_etcd_watcher *w, const struct mu_etcd
                                 "this server does not offer etcd's v3 API at /v3");
         }
     }
-    hopeless = w->verdict == MUSTER_ETLS || w->verdict == MUSTER_EVERSION;
+    hopeless =
+        w->verdict == MUSTER_ETLS || w->verdict == MUSTER_EVERSION || w->verdict == MUSTER_ENOTSUP;
     if ((++w->tries >= r->config.endpoint_count && hopeless) ||
         mu_etcd_route_silent(r, w->since, now)) {
         end(w, w->verdict);

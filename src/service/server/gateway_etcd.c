@@ -50,6 +50,7 @@ struct mu_gateway_etcd {
     bool cached;        /* reads come from the mirror */
     bool current_told;  /* the watch has reported all: the mirror has all keys */
     bool mirror_broken; /* the watch must begin anew */
+    bool watch_missed;  /* the log has said that there is none */
     struct mu_etcd_lease lease;
     struct mu_timer lease_again;
     enum {
@@ -58,6 +59,7 @@ struct mu_gateway_etcd {
         UP,
         STOPPING,
     } session;
+    bool session_missed; /* the log has said that there is none */
     bool closing;
     bool drop; /* deletes all keys before leaving */
     struct mu_etcd_call drop_call;
@@ -259,6 +261,7 @@ static void on_granted(struct mu_etcd_lease *lease)
 
     heard(b);
     b->session = UP;
+    b->session_missed = false;
     mu_backing_set_session(&b->machine, lease->id);
     pump_soon(b);
 }
@@ -278,7 +281,9 @@ static void on_lost(struct mu_etcd_lease *lease, int status)
 {
     struct mu_gateway_etcd *b = MU_CONTAINER_OF(lease, struct mu_gateway_etcd, lease);
 
-    if (status != MUSTER_ECLOSED) {
+    /* It is tried again for as long as it takes; one line is enough for that. */
+    if (status != MUSTER_ECLOSED && !b->session_missed) {
+        b->session_missed = true;
         mu_log(MUSTER_LOG_WARN, "BACKING-SESSION-LOST", "why=\"%s\"", lease->errmsg.text);
     }
     end_session(b);
@@ -360,8 +365,11 @@ static void on_watch_ended(struct mu_etcd_watch *watch, int status)
         go_on_closing(b);
         return;
     }
-    mu_log(MUSTER_LOG_WARN, "BACKING-WATCH-ENDED", "why=\"%s\"",
-           status == MUSTER_ECANCELED ? "out of memory" : watch->errmsg.text);
+    if (!b->watch_missed) {
+        b->watch_missed = true;
+        mu_log(MUSTER_LOG_WARN, "BACKING-WATCH-ENDED", "why=\"%s\"",
+               status == MUSTER_ECANCELED ? "out of memory" : watch->errmsg.text);
+    }
     arm_in(b, &b->watch_again, AGAIN_MS);
     end_watchers(b);
     mu_backing_forget(&b->machine);
@@ -376,6 +384,7 @@ static void on_watch_ready(struct mu_etcd_watch *watch)
         return;
     }
     b->current_told = true;
+    b->watch_missed = false;
     mu_backing_set_watching(&b->machine, true);
     MU_LIST_FOREACH_SAFE (it, tmp, &b->machine.watchers) {
         struct mu_gateway_op *o = MU_CONTAINER_OF(it, struct mu_gateway_op, base.link);
