@@ -14,8 +14,9 @@
  * environment below about the address come first. A connection is judged by its address and its
  * first byte before its listener hears of it. A client that must show the credential does so by
  * TLS, which the layer on the wire speaks; a client that is refused never reaches `accept`. A
- * connection that stays silent is dropped after MU_LOCK_SPEAK_MS: as in all our protocols, the end
- * that dials speaks first. mu_env_trust() marks the clients that are let in for PyTorch's protocol
+ * connection from another host that stays silent is dropped after MU_LOCK_SPEAK_MS: as in all our
+ * protocols, the end that dials speaks first. One from loopback goes to its listener then.
+ * mu_env_trust() marks the clients that are let in for PyTorch's protocol
  * alone.
  *
  * Strangers are cheap, and cannot keep others out. No TLS state is made before a hello is whole,

@@ -106,6 +106,8 @@ static void send_away(struct lock_conn *c, const char *why)
     mu_lock_shut(c);
 }
 
+static void tire(struct lock_conn *c);
+
 /* A process that was stopped for a while finds every connection late, with bytes that it has not
  * read yet. */
 void mu_lock_on_timer(struct mu_timer *timer)
@@ -121,7 +123,7 @@ void mu_lock_on_timer(struct mu_timer *timer)
         lock->forgiven = mu_mono_add_ms(now, LATE_MS);
     }
     while (mu_mono_reached(lock->forgiven, now) && mu_mono_reached(first_of(&lock->silent), now)) {
-        mu_lock_shut(MU_CONTAINER_OF(lock->silent.next, struct lock_conn, link));
+        tire(MU_CONTAINER_OF(lock->silent.next, struct lock_conn, link));
     }
     while (mu_mono_reached(lock->forgiven, now) && mu_mono_reached(first_of(&lock->begun), now)) {
         send_away(MU_CONTAINER_OF(lock->begun.next, struct lock_conn, link),
@@ -219,6 +221,22 @@ static bool hand_over(struct lock_conn *c, struct mu_listener *to, struct mu_env
     c->listener->guests--;
     c->listener = NULL;
     return true;
+}
+
+/* The connection has said nothing for too long. On loopback, which is open, it may stay: a store of
+ * PyTorch 1.13 has one on which it only listens, and ends its process when that is closed. */
+static void tire(struct lock_conn *c)
+{
+    char peer[64];
+
+    mu_env_peer(c->lock->below, &c->raw, peer, sizeof(peer));
+    if (mu_lock_peer_is_near(peer)) {
+        c->trust = MU_TRUST_OPEN;
+        leave(c);
+        (void)hand_over(c, c->listener->owner, &c->lock->users.env);
+    } else {
+        mu_lock_shut(c);
+    }
 }
 
 /* A plain connection goes to its listener. */

@@ -109,6 +109,24 @@ static void test_lock_env_drops_who_says_nothing(void **state)
     world_fini(&w);
 }
 
+/* As the second connection of a store of PyTorch 1.13. */
+static void test_lock_env_lets_loopback_say_nothing(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, "127.0.0.1", MY_TOKEN, NULL);
+    w.client.conn = (struct mu_conn){.on = &events};
+    w.client.live = true;
+    assert_int_equal(
+        mu_env_dial(w.client.env, &w.client.conn, &(struct mu_addr[]){server_addr()}[0]), 0);
+    assert_true(mu_sim_run_until(w.sim, PATIENCE, is_settled, &w.client));
+    mu_sim_run_for(w.sim, 10 * MU_LOCK_SPEAK_MS * MU_NS_PER_MS);
+    assert_true(w.client.live);
+    assert_int_equal(w.server.accepted, 1);
+    world_fini(&w);
+}
+
 static void test_lock_env_ends_with_silent_guests(void **state)
 {
     struct mu_addr addr = server_addr();
@@ -655,6 +673,7 @@ int main(void)
         cmocka_unit_test(test_lock_env_takes_plain_bytes_from_a_range),
         cmocka_unit_test(test_lock_env_says_that_a_server_answers_no_tls),
         cmocka_unit_test(test_lock_env_drops_who_says_nothing),
+        cmocka_unit_test(test_lock_env_lets_loopback_say_nothing),
         cmocka_unit_test(test_lock_env_ends_with_silent_guests),
         cmocka_unit_test(test_lock_env_refuses_to_listen_in_words),
         cmocka_unit_test(test_lock_env_speaks_plain_only_where_it_may),
