@@ -55,12 +55,20 @@ class Server(Muster):
     """`muster serve` with its keys there."""
 
     def __init__(self, disk, *args):
-        super().__init__("--data-dir", disk.path, "--http", HOST + ":0", *args)
+        token = os.path.join(disk.path, "token")
+        if not os.path.exists(token):
+            run_muster("keygen", "token", token)
+        self.key = run_muster("keygen", "page", token)[1].decode().strip()
+        super().__init__("--data-dir", disk.path, "--http", HOST + ":0", "--token-file", token,
+                         *args)
         self.page = re.search(r"status at (http://\S+/)", wait_until(
             lambda: self.output() if "status at" in self.output() else None, "the page"))[1]
 
-    def ask(self, path):
-        with urllib.request.urlopen(self.page + path, timeout=20) as answer:
+    def ask(self, path, with_key=True):
+        request = urllib.request.Request(self.page + path)
+        if with_key:
+            request.add_header("Authorization", "Bearer " + self.key)
+        with urllib.request.urlopen(request, timeout=20) as answer:
             return answer.status, answer.read().decode()
 
     def full(self):
@@ -96,6 +104,8 @@ def check_while_full(server, acked):
     checks.ok(server.alive(), "the process goes on")
     code, text = server.ask("readyz")
     checks.ok(code == 200 and "takes no more changes" in text, "readyz says it", text)
+    checks.equal(server.ask("readyz", with_key=False), (200, "ready\n"),
+                 "but not to who does not show the key")
     checks.ok('"kept":"on disk, which is full"' in server.ask("status.json")[1], "so does the page")
     with Conn(server.port, 2) as conn:
         checks.ok(all(conn.get("/key%d" % i) == value.encode() for i, value in acked[:5]),

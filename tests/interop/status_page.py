@@ -159,10 +159,12 @@ def test_beyond_loopback_a_token_is_wanted():
                     ("no base64", {"Authorization": "Basic !!!"}, 401),
                     ("the token", {"Authorization": "Bearer " + TOKEN}, 200),
                     ("the token as a password", {"Authorization": "Basic " + basic}, 200)):
-                for what in ("", "status.json", "metrics", "events", "healthz"):
+                for what in ("", "status.json", "metrics", "events"):
                     if code != 200 or what != "events":
                         checks.equal(get(page + what, **headers)[0], code,
                                      "/%s with %s" % (what, name))
+                for what in ("healthz", "readyz"):
+                    checks.equal(get(page + what, **headers)[0], 200, "/%s with %s" % (what, name))
             checks.ok(TOKEN not in server.output(), "the token is not in the log")
 
 

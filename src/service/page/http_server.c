@@ -129,10 +129,16 @@ static bool is_loopback_name(struct mu_span host)
 }
 
 /* Returns 0, or the HTTP status of the refusal. */
-static int check_asker(const struct mu_http_server *s, const struct mu_http_head *head)
+static int check_asker(const struct mu_http_server *s, const struct mu_http_head *head,
+                       bool *ret_stranger)
 {
+    *ret_stranger = false;
     if (s->token_len != 0) {
-        return shows_token(s, head->authorization) ? 0 : 401;
+        if (shows_token(s, head->authorization)) {
+            return 0;
+        }
+        *ret_stranger = s->config.open != NULL && s->config.open(head);
+        return *ret_stranger ? 0 : 401;
     }
     if (mu_addr_is_loopback(&s->config.listen) && !is_loopback_name(head->host)) {
         return 421;
@@ -273,11 +279,12 @@ static void refuse(struct http_conn *c, int status, const char *why)
     mu_buf_fini(&body);
 }
 
-static void answer(struct http_conn *c, const struct mu_http_head *head)
+static void answer(struct http_conn *c, const struct mu_http_head *head, bool stranger)
 {
     struct mu_http_server *s = c->server;
     struct mu_buf body;
-    struct mu_http_answer a = {.type = "text/plain; charset=utf-8", .body = &body};
+    struct mu_http_answer a = {
+        .type = "text/plain; charset=utf-8", .body = &body, .stranger = stranger};
 
     mu_buf_init(&body, OUT_MAX);
     c->asked = true;
@@ -316,7 +323,8 @@ static void log_refused(struct http_conn *c)
 
 static void take_request(struct http_conn *c, const struct mu_http_head *head)
 {
-    int status = check_asker(c->server, head);
+    bool stranger;
+    int status = check_asker(c->server, head, &stranger);
 
     c->last = c->last || !head->keep || head->body;
     if (status == 401) {
@@ -330,7 +338,7 @@ static void take_request(struct http_conn *c, const struct mu_http_head *head)
     } else if (head->method == MU_HTTP_OTHER || head->body) {
         refuse(c, 405, "muster: only GET and HEAD are supported\n");
     } else {
-        answer(c, head);
+        answer(c, head, stranger);
     }
 }
 

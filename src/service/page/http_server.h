@@ -9,7 +9,8 @@
  *
  * Access. With a token, a request must show it: as "Authorization: Bearer TOKEN", or as the
  * password of "Basic", which a browser asks its user for; or it shows the key that is derived from
- * the token for this purpose (crypto/page_key.h), so that the token itself need not be sent.
+ * the token for this purpose (crypto/page_key.h), so that the token itself need not be sent. A path
+ * that the config calls open is answered to everybody: what probes a container has no secret.
  * Without a token, and listening on loopback, a request must call us by a name of loopback: a
  * foreign web page, opened in a browser of this host, can send requests here under a name of its
  * own, and must learn nothing.
@@ -31,6 +32,8 @@ struct mu_http_answer {
     const char *type; /* of the body */
     struct mu_buf *body;
     bool stream; /* the stream of events instead of a body */
+    /* Set before the call: the asker has not shown the token, and the path is open. */
+    bool stranger;
 };
 
 struct mu_http_server_config {
@@ -39,6 +42,8 @@ struct mu_http_server_config {
     uint32_t head_ms;       /* how long a request may take to come. 5 s */
     uint32_t idle_ms;       /* how long until the next one, or until an answer is read. 30 s */
     struct mu_span token;   /* empty: no token. Copied */
+    /** Returns whether a path needs no token. NULL: all do. */
+    bool (*open)(const struct mu_http_head *head);
     void (*answer)(void *context, const struct mu_http_head *head, struct mu_http_answer *ret);
     /** A new listener to the events has come: the newest event should be pushed. */
     void (*listened)(void *context);

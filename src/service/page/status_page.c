@@ -51,6 +51,13 @@ static bool is(const struct mu_http_head *head, const char *path)
     return mu_span_eq(head->path, mu_span_str(path));
 }
 
+/* A kubelet or a load balancer asks these, and has no password to send. They tell no more than
+ * whether the port answers, which a stranger sees anyway, and a word. */
+static bool is_open(const struct mu_http_head *head)
+{
+    return is(head, "/healthz") || is(head, "/readyz");
+}
+
 static void fill(struct mu_status_page *p, const struct mu_http_head *head,
                  struct mu_http_answer *a)
 {
@@ -78,7 +85,7 @@ static void fill(struct mu_status_page *p, const struct mu_http_head *head,
 
         a->status = ready ? 200 : 503;
         err = mu_buf_append(a->body, ready ? MU_SPAN_LIT("ready\n") : MU_SPAN_LIT("not ready\n"));
-        if (ready && ailment != NULL && err == 0) {
+        if (ready && ailment != NULL && !a->stranger && err == 0) {
             err = mu_buf_append(a->body, mu_span_str(ailment));
         }
     } else {
@@ -120,6 +127,7 @@ int mu_status_page_start(struct mu_env *env, const struct mu_status_source *sour
     mu_timer_init(&p->timer, on_timer);
     http.listen = config->listen;
     http.token = config->token;
+    http.open = is_open;
     http.answer = on_answer;
     http.listened = on_listened;
     http.stopped = on_stopped;

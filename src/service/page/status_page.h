@@ -7,7 +7,8 @@
  *     /healthz      200: the loop turns
  *     /readyz       200: it does its work; 503: not yet, or not any more
  *
- * One page shows all kinds: docs/operate.md lists the members of the JSON.
+ * The last two need no token, and then say no more than their first line. One page shows all kinds:
+ * docs/operate.md lists the members of the JSON.
  */
 #ifndef MU_STATUS_PAGE_H
 #define MU_STATUS_PAGE_H
