@@ -12,6 +12,7 @@
 #include "cli/cli_time.h"
 #include "cli/run_explain.h"
 #include "cli/run_torch.h"
+#include "cli/run_kept.h"
 #include "cli/run_lookup.h"
 #include "cli/run_verdict.h"
 #include "cli/run_watch.h"
@@ -348,6 +349,9 @@ static void tell_workers_of_lock(const struct muster_lock *lock)
     tell_workers("MUSTER_TLS_CERT", lock->cert);
     tell_workers("MUSTER_TLS_KEY", lock->key);
     tell_workers("MUSTER_TLS_CA", lock->ca);
+    if (lock->insecure) {
+        (void)setenv("MUSTER_INSECURE", "1", 1);
+    }
 }
 
 /* PyTorch before 2.2 knows the switch by another name, of which later releases warn. */
@@ -554,6 +558,7 @@ static int open_log(struct run *r)
 
 static int run(struct run *r)
 {
+    struct run_kept kept;
     sigset_t set;
     int code;
 
@@ -580,7 +585,9 @@ static int run(struct run *r)
             say(r, "OMP_NUM_THREADS was not set and is set to 1 for each worker; another number "
                    "may be faster");
         }
+        run_kept_begin(&kept, r->o.rdzv.run_id);
         code = run_agent(r);
+        run_kept_end(&kept);
     }
     mu_output_free(r->output);
     if (r->files != NULL) {

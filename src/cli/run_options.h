@@ -33,6 +33,8 @@ struct run_machine {
     uint32_t gpus;          /* GPUs that a worker could see */
     const char *root;       /* where its files are; "" */
     struct mu_cpus allowed; /* CPUs on which this process may run */
+    /** Whether a name can be looked up here. NULL: all can. */
+    bool (*knows_name)(const char *name);
 };
 
 /* A list of texts, ended by NULL; owned. */

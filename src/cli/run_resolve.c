@@ -146,8 +146,10 @@ static int resolve_endpoint(struct run_options *o, bool is_static)
     o->rdzv.endpoint = o->rdzv_endpoint;
     if (o->standalone ||
         (!is_static && !o->has_backend && o->rdzv_endpoint[0] == '\0' && o->rdzv.nodes_max == 1)) {
-        /* No other node joins, so any free port will do, and two jobs on one machine never meet. */
-        o->rdzv.endpoint = "localhost:0";
+        /* No other node joins, so any free port will do, and two jobs on one machine never meet.
+         * The name localhost would have to be in /etc/hosts, and a bare container has no such
+         * file. */
+        o->rdzv.endpoint = "127.0.0.1:0";
     } else if (is_static && o->rdzv_endpoint[0] == '\0') {
         if (o->master_port < 0 || o->master_port > UINT16_MAX) {
             return cli_fail(CLI_FAILED, "--master-port %lld is not from 0 to 65535",
@@ -177,12 +179,16 @@ static bool is_here_only(const char *endpoint)
     return false;
 }
 
-/* If all nodes are on this machine, its name need not be resolvable. */
-static void resolve_local_addr(struct run_options *o)
+/* If all nodes are on this machine, its name need not be resolvable. Where workers get this as
+ * MASTER_ADDR, it is what torchrun gives them, unless they could not look it up. */
+static void resolve_local_addr(struct run_options *o, const struct run_machine *machine)
 {
+    static const char here[] = "localhost";
+
     o->rdzv.local_addr = o->local_addr;
     if (o->local_addr[0] == '\0' && (o->rdzv.nodes_max == 1 || is_here_only(o->rdzv.endpoint))) {
-        o->rdzv.local_addr = "localhost";
+        o->rdzv.local_addr =
+            machine->knows_name == NULL || machine->knows_name(here) ? here : "127.0.0.1";
     }
 }
 
@@ -303,7 +309,7 @@ static int take_url(struct run_options *o)
     return 0;
 }
 
-static int resolve_rdzv(struct run_options *o)
+static int resolve_rdzv(struct run_options *o, const struct run_machine *machine)
 {
     bool is_static, is_native;
     int err = take_url(o);
@@ -341,7 +347,7 @@ static int resolve_rdzv(struct run_options *o)
         err = resolve_endpoint(o, is_static);
     }
     if (err == 0) {
-        resolve_local_addr(o);
+        resolve_local_addr(o, machine);
     }
     if (err == 0 && is_static) {
         err = add_config(o, "rank", (double)o->node_rank);
@@ -491,7 +497,7 @@ int run_options_resolve(struct run_options *o, const struct run_machine *machine
         err = run_cpus_resolve(o, machine);
     }
     if (err == 0) {
-        err = resolve_rdzv(o);
+        err = resolve_rdzv(o, machine);
     }
     if (err == 0) {
         err = resolve_output(o);

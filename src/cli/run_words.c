@@ -2,11 +2,13 @@
 #include "cli/run_options.h"
 
 #include <dirent.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 /* --- texts ------------------------------------------------------------------------------------ */
@@ -174,6 +176,18 @@ static uint32_t count_nvidia_devices(void)
     return count;
 }
 
+static bool can_look_up(const char *name)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    bool known = getaddrinfo(name, NULL, &hints, &found) == 0;
+
+    if (known) {
+        freeaddrinfo(found);
+    }
+    return known;
+}
+
 struct run_machine run_machine_probe(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -184,6 +198,7 @@ struct run_machine run_machine_probe(void)
         .gpus = visible != NULL ? run_machine_count_devices(visible) : count_nvidia_devices(),
         .root = "",
         .allowed = run_numa_allowed(),
+        .knows_name = can_look_up,
     };
 }
 

@@ -27,8 +27,10 @@ os.rename(path + ".part", path)
 OURS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "the name that PyTorch 2.x gives to NCCL_ASYNC_ERROR_HANDLING",
     "TORCHELASTIC_SIGNALS_TO_HANDLE": "torchrun has it since 2.x",
+    "MUSTER_ROUND": "ours: the number of the round",
     "MUSTER_GRACE": "ours: seconds between SIGTERM and SIGKILL",
     "MUSTER_NOTIFY_FD": "ours: where to ask to be told of a change",
+    "MUSTER_KEEP": "ours: where to keep something until the next round",
     "MUSTER_CHILD": "ours: how the agent knows its own",
 }
 # In both, with another value, and why.

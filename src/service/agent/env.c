@@ -157,6 +157,7 @@ static void put_muster(struct own *o, const struct mu_agent_env *e)
     if (text[len - 1] == '.') {
         text[--len] = '\0';
     }
+    put_number(o, "MUSTER_ROUND", e->round);
     put(o, "MUSTER_GRACE", text);
     if (e->notify_fd >= 0) {
         put_number(o, "MUSTER_NOTIFY_FD", (uint64_t)e->notify_fd);

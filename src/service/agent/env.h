@@ -7,6 +7,7 @@
  *
  * The variables of both generations of PyTorch are set, and ours:
  *
+ *     MUSTER_ROUND      the number of the round
  *     MUSTER_GRACE      seconds between SIGTERM and SIGKILL
  *     MUSTER_NOTIFY_FD  the descriptor on which a worker can ask for a warning before a change
  */
@@ -24,6 +25,7 @@ struct mu_agent_env {
     uint32_t workers; /* of this agent */
     uint32_t restarts_max;
     uint32_t restart_count;
+    uint64_t round;
     uint32_t group_rank;  /* of this agent */
     uint32_t group_world; /* agents */
     struct mu_ranks ranks;

@@ -291,6 +291,7 @@ static void fill_env(const struct mu_agent_service *s, struct mu_agent_env *e)
         .workers = s->config.policy.workers,
         .restarts_max = s->config.policy.restarts_max,
         .restart_count = s->attempt.restart_count,
+        .round = r->number,
         .group_rank = r->rank,
         .group_world = r->world,
         .ranks = r->ranks,

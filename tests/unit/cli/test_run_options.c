@@ -305,7 +305,7 @@ static void test_run_options_backend_is_static_where_torchruns_old_words_are_use
     (void)state;
     assert_parses("x");
     assert_string_equal(o.rdzv.backend, "muster");
-    assert_string_equal(o.rdzv.endpoint, "localhost:0"); /* alone: any port */
+    assert_string_equal(o.rdzv.endpoint, "127.0.0.1:0"); /* alone: any port */
     assert_refused(CLI_FAILED, "--nnodes 2:4 x", "`muster run --nnodes 2:4 --rdzv-endpoint ");
     assert_parses("--nnodes 2 --rdzv-backend c10d x"); /* as torchrun: localhost */
     assert_string_equal(o.rdzv.endpoint, "");
@@ -340,12 +340,38 @@ static void test_run_options_nodes_on_one_machine_need_no_name(void **state)
     assert_string_equal(o.rdzv.local_addr, "10.0.0.1");
 }
 
+static bool knows_nobody(const char *name)
+{
+    (void)name;
+    return false;
+}
+
+/* A bare container may have no /etc/hosts. */
+static void test_run_options_a_machine_may_not_know_localhost(void **state)
+{
+    static const struct run_machine bare = {
+        .cpus = 6, .root = "/nowhere", .knows_name = knows_nobody};
+    char longer_than_any[128] = "";
+
+    (void)state;
+    assert_int_equal(parse_on("--standalone x", &bare), 0);
+    assert_string_equal(o.rdzv.endpoint, "127.0.0.1:0");
+    assert_string_equal(o.rdzv.local_addr, "127.0.0.1");
+    assert_int_equal(parse_on("--nnodes 2 --rdzv-endpoint 127.0.0.1:5 x", &bare), 0);
+    assert_string_equal(o.rdzv.local_addr, "127.0.0.1");
+    assert_int_equal(parse_on("--local-addr localhost x", &bare), 0); /* the user's word counts */
+    assert_string_equal(o.rdzv.local_addr, "localhost");
+    memset(longer_than_any, 'x', sizeof(longer_than_any) - 1);
+    assert_true(run_machine_probe().knows_name("127.0.0.1"));
+    assert_false(run_machine_probe().knows_name(longer_than_any));
+}
+
 static void test_run_options_standalone_ignores_what_was_said_of_the_rendezvous(void **state)
 {
     (void)state;
     assert_parses("--standalone --rdzv-backend c10d --rdzv-endpoint h:1 --rdzv-id job x");
     assert_string_equal(o.rdzv.backend, "muster");
-    assert_string_equal(o.rdzv.endpoint, "localhost:0");
+    assert_string_equal(o.rdzv.endpoint, "127.0.0.1:0");
     assert_int_equal(strlen(o.rdzv.run_id), 36);
 }
 
@@ -524,6 +550,7 @@ int main(void)
         TEST(test_run_options_devices_are_counted_as_cuda_does),
         TEST(test_run_options_backend_is_static_where_torchruns_old_words_are_used),
         TEST(test_run_options_nodes_on_one_machine_need_no_name),
+        TEST(test_run_options_a_machine_may_not_know_localhost),
         TEST(test_run_options_standalone_ignores_what_was_said_of_the_rendezvous),
         TEST(test_run_options_empty_id_is_drawn),
         TEST(test_run_options_timeout_is_torchruns_unless_given),
