@@ -91,6 +91,11 @@ check-format: ## is there anything `make format` would change?
 	@tools/install-deps format
 	@tools/check-format
 
+.PHONY: abi
+abi: ## can programs that use the library of BASE=REVISION go on with this one?
+	@tools/install-deps abi
+	@tools/abi --base $(BASE)
+
 .PHONY: clean
 clean: ## remove every build directory
 	rm -rf build build-*

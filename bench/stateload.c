@@ -139,8 +139,7 @@ static int serve(muster_runtime *rt, const struct options *o)
     struct muster_tensor tensors[TENSORS];
     uint64_t shapes[TENSORS];
     char names[TENSORS][16];
-    struct muster_state_source source = {
-        .prefix = "bench", .tensors = tensors, .tensor_count = TENSORS};
+    struct muster_state_source source = muster_state_source_defaults();
     uint8_t *data = o->copy ? malloc(o->bytes) : muster_state_alloc(o->bytes);
     struct muster_state_stats stats;
     muster_state *state;
@@ -162,6 +161,9 @@ static int serve(muster_runtime *rt, const struct options *o)
     if (muster_state_open(rt, &config, &state) != 0) {
         return die("open");
     }
+    source.prefix = "bench";
+    source.tensors = tensors;
+    source.tensor_count = TENSORS;
     begun = seconds();
     if (muster_state_share(state, &source) != 0) {
         return die("share");
@@ -226,7 +228,7 @@ static int load(muster_runtime *rt, const struct options *o)
 int main(int argc, char **argv)
 {
     struct muster_runtime_config config = muster_runtime_config_defaults();
-    struct options o = {0};
+    struct options o = {.lock = muster_lock_defaults()};
     muster_runtime *rt;
     int code;
 

@@ -64,7 +64,7 @@ static int meet_and_work(muster_rdzv *rdzv)
 
 int main(int argc, char **argv)
 {
-    struct muster_rdzv_params params = {.backend = "muster"};
+    struct muster_rdzv_params params = muster_rdzv_params_defaults();
     muster_runtime *runtime;
     muster_rdzv *rdzv;
     int status = 0;

@@ -47,13 +47,7 @@ static muster_rpc_agent *start(muster_runtime *rt, const char *name, int id)
 int main(void)
 {
     struct muster_rpc_part order = {muster_str("potatoes"), MUSTER_RPC_CPU};
-    struct muster_rpc_request request = {
-        .to = "chef",
-        .method = "kitchen::Chef.cook",
-        .parts = &order,
-        .part_count = 1,
-        .timeout_ms = MUSTER_TIMEOUT_DEFAULT,
-    };
+    struct muster_rpc_request request = muster_rpc_request_defaults();
     muster_rpc_agent *chef;
     muster_rpc_agent *guest;
     muster_rpc_future *future;
@@ -68,6 +62,10 @@ int main(void)
     must(muster_rpc_add_worker(guest, "chef", 0, muster_rpc_address(chef)));
     must(muster_rpc_add_worker(chef, "guest", 1, muster_rpc_address(guest)));
 
+    request.to = "chef";
+    request.method = "kitchen::Chef.cook";
+    request.parts = &order;
+    request.part_count = 1;
     must(muster_rref_remote(guest, &request, &dish));
     printf("a dish is at the %s's\n", muster_rref_owner(dish));
     must(muster_rref_to_here(dish, 10000, &future));

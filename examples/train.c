@@ -112,20 +112,21 @@ static void share(struct train *t)
 {
     struct model *copy = muster_state_alloc(sizeof(*copy));
     struct muster_tensor tensors[TENSORS];
-    struct muster_state_source source = {.prefix = "train",
-                                         .epoch = t->epoch,
-                                         .step = t->epoch * t->steps,
-                                         .priority = (double)t->epoch,
-                                         .tensors = tensors,
-                                         .tensor_count = TENSORS,
-                                         .released = muster_state_free,
-                                         .context = copy};
+    struct muster_state_source source = muster_state_source_defaults();
 
     if (copy == NULL) {
         die(t, "no memory to share the state");
     }
     *copy = t->model;
     list_tensors(copy, tensors);
+    source.prefix = "train";
+    source.epoch = t->epoch;
+    source.step = t->epoch * t->steps;
+    source.priority = (double)t->epoch;
+    source.tensors = tensors;
+    source.tensor_count = TENSORS;
+    source.released = muster_state_free;
+    source.context = copy;
     if (muster_state_share(t->state, &source) != 0) {
         die(t, "cannot share the state");
     }

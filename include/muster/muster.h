@@ -15,6 +15,7 @@
 #include <muster/error.h>
 #include <muster/log.h>
 #include <muster/progress.h>
+#include <muster/queue.h>
 #include <muster/rendezvous.h>
 #include <muster/rpc.h>
 #include <muster/rref.h>

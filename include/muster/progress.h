@@ -47,6 +47,7 @@ typedef struct muster_progress muster_progress;
 
 /* Text is copied. */
 struct muster_progress_config {
+    size_t size;        /* set by the defaults */
     const char *run;    /* the run's name: records are under "RUN_progress" */
     uint64_t batch;     /* samples in an epoch, from all trainers together; not 0 */
     uint64_t epoch;     /* our first epoch. 0 */
@@ -57,7 +58,16 @@ struct muster_progress_config {
     uint32_t look_ms;   /* the longest time between two looks at the others. 10,000 */
 };
 
-MUSTER_EXPORT struct muster_progress_config muster_progress_config_defaults(void);
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_progress_config_init(struct muster_progress_config *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_progress_config muster_progress_config_defaults(void)
+{
+    struct muster_progress_config it;
+
+    muster_progress_config_init(&it, sizeof(it));
+    return it;
+}
 
 /** Needs a state that is in a swarm, outlives the progress, and has no other one. MUSTER_EINVAL,
  * MUSTER_EBUSY (the state has one already), MUSTER_ENOMEM, errors of the key's file. */
@@ -106,6 +116,7 @@ MUSTER_EXPORT void muster_progress_get(muster_progress *progress, struct muster_
  * order. NULL: there is nothing to do.
  */
 struct muster_progress_hooks {
+    size_t size; /* set by the defaults */
     /** A round of averaging is scheduled: join it, with weight zero, instead of leaving the others
      * waiting. Returns when the round is over, or has failed and was abandoned; an error is only
      * logged. */
@@ -115,6 +126,17 @@ struct muster_progress_hooks {
     int (*await_pending_updates)(void *context);
     void *context;
 };
+
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_progress_hooks_init(struct muster_progress_hooks *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_progress_hooks muster_progress_hooks_defaults(void)
+{
+    struct muster_progress_hooks it;
+
+    muster_progress_hooks_init(&it, sizeof(it));
+    return it;
+}
 
 /**
  * Runs the hooks (may be NULL), pauses, loads the state of the request, and resumes at its epoch. A

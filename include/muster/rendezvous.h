@@ -2,10 +2,11 @@
  * Rendezvous: the nodes of a job find each other, agree on the members, and get a rank each; they
  * do so again whenever a node comes or goes.
  *
- *     struct muster_rdzv_params params = {
- *         .backend = "muster", .endpoint = "node0:29400", .run_id = "job7",
- *         .nodes_min = 2, .nodes_max = 4,
- *     };
+ *     struct muster_rdzv_params params = muster_rdzv_params_defaults();
+ *     params.endpoint = "node0:29400";
+ *     params.run_id = "job7";
+ *     params.nodes_min = 2;
+ *     params.nodes_max = 4;
  *     muster_rdzv *rdzv;
  *     struct muster_rdzv_info info;
  *     muster_rdzv_open(rt, &params, &rdzv);
@@ -41,16 +42,28 @@ typedef struct muster_rdzv muster_rdzv;
 
 /* Text is copied. NULL is the same as "". */
 struct muster_rdzv_params {
-    const char *backend;
+    size_t size;          /* set by the defaults */
+    const char *backend;  /* "muster" */
     const char *endpoint; /* "HOST[:PORT]"; c10d with store_type=file: a path; etcd:
                              "HOST:PORT,HOST:PORT,..." or "etcd://HOST:PORT,.../PREFIX?..." */
     const char *run_id;
-    uint32_t nodes_min;
-    uint32_t nodes_max;
+    uint32_t nodes_min;     /* 1 */
+    uint32_t nodes_max;     /* 1 */
     const char *local_addr; /* how others reach this node. Default: the host's name */
     const char *config;     /* "key=value,...": see muster-rdzv(1) for the keys of each backend */
     uint32_t flags;         /* MUSTER_RDZV_NO_* */
 };
+
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_rdzv_params_init(struct muster_rdzv_params *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_rdzv_params muster_rdzv_params_defaults(void)
+{
+    struct muster_rdzv_params it;
+
+    muster_rdzv_params_init(&it, sizeof(it));
+    return it;
+}
 
 /*
  * A round. Its pointers are valid until the next muster_rdzv_next() or muster_rdzv_close(); no
@@ -114,13 +127,11 @@ MUSTER_EXPORT int muster_rdzv_set_closed(muster_rdzv *rdzv);
 /** How many nodes wait to be let in; muster_rdzv_next() lets them in. Sends nothing. */
 MUSTER_EXPORT int muster_rdzv_num_nodes_waiting(muster_rdzv *rdzv, uint32_t *ret_count);
 /**
- * Waits until the round is over or `timeout_ms` have passed (MUSTER_ETIMEDOUT); a timeout of 0 asks
- * without waiting, MUSTER_RDZV_FOREVER waits without end. Returns 0 if the round is over, or if no
- * round has begun; muster_errmsg() then says why in a sentence. MUSTER_ECLOSED. Registered backends
- * may not support this (MUSTER_ENOTSUP).
+ * Waits until the round is over or `timeout_ms` have passed (MUSTER_ETIMEDOUT); 0 asks without
+ * waiting. Returns 0 if the round is over, or if no round has begun; muster_errmsg() then says why
+ * in a sentence. MUSTER_ECLOSED. Registered backends may not support this (MUSTER_ENOTSUP).
  */
 MUSTER_EXPORT int muster_rdzv_ended(muster_rdzv *rdzv, int64_t timeout_ms);
-#define MUSTER_RDZV_FOREVER (-1)
 /** As they were given; valid until the rendezvous is closed. */
 MUSTER_EXPORT const char *muster_rdzv_backend(const muster_rdzv *rdzv);
 MUSTER_EXPORT const char *muster_rdzv_run_id(const muster_rdzv *rdzv);
@@ -132,6 +143,13 @@ MUSTER_EXPORT const char *muster_rdzv_run_id(const muster_rdzv *rdzv);
 MUSTER_EXPORT bool muster_rdzv_use_agent_store(const muster_rdzv *rdzv);
 /** Closes the run, as PyTorch's shutdown() does; true if that worked. */
 MUSTER_EXPORT bool muster_rdzv_shutdown(muster_rdzv *rdzv);
+/**
+ * Ends the calls that wait, now and from now on, with MUSTER_ECLOSED; the rendezvous stays valid
+ * until muster_rdzv_close(). For programs that cannot tell whether another thread is about to make
+ * a call, when it may not be freed yet: interrupt it, wait for that thread, close it. From any
+ * thread, and harmless more than once. The handlers of registered backends are not interrupted.
+ */
+MUSTER_EXPORT void muster_rdzv_interrupt(muster_rdzv *rdzv);
 /**
  * Leaves the round, if the node is in one, and frees the rendezvous. The run goes on for the other
  * nodes. Calls under way on other threads end with MUSTER_ECLOSED; no new call may begin. The
@@ -186,6 +204,7 @@ MUSTER_EXPORT int muster_rdzv_wait_event(muster_rdzv *rdzv, int64_t timeout_ms,
  * return an error with a sentence, use muster_rdzv_fail().
  */
 struct muster_rdzv_ops {
+    size_t size; /* set by the defaults */
     int (*next)(void *context, struct muster_rdzv_info *ret_info);
     int (*is_closed)(void *context, bool *ret_closed);
     int (*set_closed)(void *context);
@@ -195,6 +214,17 @@ struct muster_rdzv_ops {
     bool (*shutdown)(void *context);
     void (*close)(void *context);
 };
+
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_rdzv_ops_init(struct muster_rdzv_ops *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_rdzv_ops muster_rdzv_ops_defaults(void)
+{
+    struct muster_rdzv_ops it;
+
+    muster_rdzv_ops_init(&it, sizeof(it));
+    return it;
+}
 
 /**
  * Makes a handler for a backend of your own; creators call this. `ops` and the texts are copied. On

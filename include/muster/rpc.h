@@ -8,12 +8,13 @@
  *     muster_rpc_register(agent, "app::Math.add", add, NULL, 0);
  *     muster_rpc_join_group(agent, store, "job7", 2, 60000);      names and addresses of the others
  *
- *     struct muster_rpc_request call = {
- *         .to = "worker1", .method = "app::Math.add", .parts = parts, .part_count = 2,
- *         .timeout_ms = MUSTER_TIMEOUT_DEFAULT,
- *     };
+ *     struct muster_rpc_request call = muster_rpc_request_defaults();
+ *     call.to = "worker1";
+ *     call.method = "app::Math.add";
+ *     call.parts = parts;
+ *     call.part_count = 2;
  *     if (muster_rpc_call(agent, &call, &future) == 0) {          begins it
- *         if (muster_rpc_future_wait(future, MUSTER_RPC_FOREVER) == 0)
+ *         if (muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER) == 0)
  *             use(muster_rpc_future_part(future, 0).data);
  *         else
  *             complain(muster_rpc_future_errmsg(future));
@@ -59,29 +60,37 @@ typedef struct muster_rpc_future muster_rpc_future;
 typedef struct muster_rpc_call_in muster_rpc_call_in;
 typedef struct muster_rpc_stream muster_rpc_stream;
 
-#define MUSTER_RPC_FOREVER (-1)
-
 /* --- the agent -------------------------------------------------------------------------------- */
 
 /* Text is copied. The runtime's lock decides which calls are let in and out (muster/runtime.h).
  */
 struct muster_rpc_config {
+    size_t size;      /* set by the defaults */
     const char *name; /* 1 to 127 of A-Z a-z 0-9 - _ : */
     int32_t id;       /* 0 to 32767, unique in the group; -1: no id, cannot be called */
     /* "HOST:PORT", port 0: any; "unix:/PATH"; NULL: does not listen. Default: every address of the
      * host if the runtime's lock has a credential or is `insecure`; else loopback. */
     const char *listen;
     const char *advertise; /* the host that others dial. NULL: that of `listen`, or our host name */
-    uint32_t timeout_ms;   /* default of calls. 60,000; 0: never */
+    int64_t timeout_ms;    /* default of calls. 60,000 */
     uint32_t threads;      /* for handlers that block; started when first needed. 16 */
-    uint32_t connect_timeout_ms;   /* to make a first connection. 10,000 */
-    uint32_t reconnect_timeout_ms; /* to make a lost one again. 5,000 */
+    int64_t connect_timeout_ms;    /* to make a first connection. 10,000 */
+    int64_t reconnect_timeout_ms;  /* to make a lost one again. 5,000 */
     size_t message_bytes_max;      /* of one incoming message. 1 GiB */
     uint32_t retry_budget_percent; /* retries among the calls to one worker. 0: no bound */
     bool tcp_only;                 /* workers on one host use TCP too, not unix sockets */
 };
 
-MUSTER_EXPORT struct muster_rpc_config muster_rpc_config_defaults(void);
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_rpc_config_init(struct muster_rpc_config *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_rpc_config muster_rpc_config_defaults(void)
+{
+    struct muster_rpc_config it;
+
+    muster_rpc_config_init(&it, sizeof(it));
+    return it;
+}
 
 /** MUSTER_EINVAL (a bad name or id), MUSTER_EADDR, MUSTER_EURL, MUSTER_ELOCKED (other hosts can
  * reach the address, and the runtime's lock has no credential), MUSTER_ENOMEM. */
@@ -100,9 +109,9 @@ MUSTER_EXPORT const char *muster_rpc_name(const muster_rpc_agent *agent);
 MUSTER_EXPORT int32_t muster_rpc_id(const muster_rpc_agent *agent);
 /** Where others dial it: "HOST:PORT", or "unix:/PATH"; "" if it does not listen. */
 MUSTER_EXPORT const char *muster_rpc_address(const muster_rpc_agent *agent);
-/** The default timeout of calls; a change applies to those begun later. */
-MUSTER_EXPORT void muster_rpc_set_timeout(muster_rpc_agent *agent, uint32_t timeout_ms);
-MUSTER_EXPORT uint32_t muster_rpc_timeout(const muster_rpc_agent *agent);
+/** The default timeout of calls; a change applies to those begun later. MUSTER_EINVAL. */
+MUSTER_EXPORT int muster_rpc_set_timeout(muster_rpc_agent *agent, int64_t timeout_ms);
+MUSTER_EXPORT int64_t muster_rpc_timeout(const muster_rpc_agent *agent);
 
 /**
  * The agent of the process, for code that is not handed one. You can set an agent while there is no
@@ -181,12 +190,25 @@ MUSTER_EXPORT int muster_rpc_follow_round(muster_rpc_agent *agent,
                                           const struct muster_rdzv_info *round, int64_t timeout_ms);
 
 struct muster_rpc_following {
+    size_t size; /* set by the defaults */
     /** A round has begun, and its workers are the agent's group; `round` is valid during the call.
      * May be NULL. */
     void (*round)(muster_rpc_agent *agent, const struct muster_rdzv_info *round, void *context);
     void *context;
-    int64_t timeout_ms; /* to learn the group of one round; 0: as long as the round lasts */
+    int64_t timeout_ms; /* to learn the group of one round; MUSTER_TIMEOUT_NEVER, the default: as
+                           long as the round lasts */
 };
+
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_rpc_following_init(struct muster_rpc_following *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_rpc_following muster_rpc_following_defaults(void)
+{
+    struct muster_rpc_following it;
+
+    muster_rpc_following_init(&it, sizeof(it));
+    return it;
+}
 
 /**
  * Follows a rendezvous until it is closed (0) or fails: joins, takes the group of each round, lets
@@ -218,29 +240,55 @@ struct muster_rpc_part {
  * attempt has the whole timeout. An error that another attempt cannot mend ends the call at once:
  * canceled, no such method or worker, invalid, too long. */
 struct muster_rpc_retry {
+    size_t size;         /* set by the defaults */
     int32_t retries_max; /* 5 */
     int64_t duration_ms; /* 1000 */
     double backoff;      /* 1.5 */
     double jitter;       /* 0 to 1: the part of a gap that may be cut at random. 0 */
 };
 
-MUSTER_EXPORT struct muster_rpc_retry muster_rpc_retry_defaults(void);
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_rpc_retry_init(struct muster_rpc_retry *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_rpc_retry muster_rpc_retry_defaults(void)
+{
+    struct muster_rpc_retry it;
 
-/** Called once, on the runtime's thread, when the call has ended. */
+    muster_rpc_retry_init(&it, sizeof(it));
+    return it;
+}
+
+/** Called once, on the runtime's thread, when the call has ended; never after
+ * muster_rpc_future_free(). */
 typedef void muster_rpc_done(muster_rpc_future *future, void *context);
 
 struct muster_rpc_request {
+    size_t size;    /* set by the defaults */
     const char *to; /* a worker's name; NULL: by `to_id` */
     int32_t to_id;
     const char *method; /* "namespace::Service.method", up to 255 printable characters */
     const struct muster_rpc_part *parts;
     size_t part_count;
-    int64_t timeout_ms; /* MUSTER_TIMEOUT_DEFAULT, MUSTER_TIMEOUT_NEVER, or milliseconds */
+    int64_t timeout_ms; /* MUSTER_TIMEOUT_DEFAULT */
     uint32_t flags;
-    struct muster_rpc_retry retry; /* with MUSTER_RPC_RETRY */
-    muster_rpc_done *done;         /* may be NULL */
+    const struct muster_rpc_retry *retry; /* with MUSTER_RPC_RETRY; NULL: its defaults */
+    muster_rpc_done *done;                /* may be NULL */
     void *context;
+    /* Instead of `done`, which must be NULL then: the future is put into this queue when the call
+     * has ended. */
+    muster_queue *queue;
 };
+
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_rpc_request_init(struct muster_rpc_request *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_rpc_request muster_rpc_request_defaults(void)
+{
+    struct muster_rpc_request it;
+
+    muster_rpc_request_init(&it, sizeof(it));
+    return it;
+}
 
 /**
  * Begins a call. The future must be freed. An error means that nothing was begun: MUSTER_EINVAL,
@@ -260,11 +308,11 @@ enum muster_rpc_kind {
     MUSTER_RPC_REFUSED = 7,   /* no such worker or method; too long; it must not run twice */
 };
 
-/** Waits for the call's end. Returns 0 if it ended well, the call's error, or MUSTER_ETIMEDOUT if
- * it has not ended within `timeout_ms` (MUSTER_RPC_FOREVER: no bound; 0: asks without waiting, on
- * any thread); muster_rpc_future_ended() tells that from a call that timed out. */
+/** Waits for the call's end, and until its callbacks have returned. Returns 0 if it ended well, the
+ * call's error, or MUSTER_ETIMEDOUT if it has not ended within `timeout_ms` (0 asks without
+ * waiting, on any thread); muster_rpc_future_ended() tells that from a call that timed out. */
 MUSTER_EXPORT int muster_rpc_future_wait(muster_rpc_future *future, int64_t timeout_ms);
-/** Whether the call has ended. */
+/** Whether the call has ended, and no callback runs or is due; inside a callback it has ended. */
 MUSTER_EXPORT bool muster_rpc_future_ended(muster_rpc_future *future);
 /** Calls `done` when the call ends, or on the runtime's next turn if it has ended. Callbacks are
  * called in order. MUSTER_ENOMEM. */
@@ -272,7 +320,11 @@ MUSTER_EXPORT int muster_rpc_future_then(muster_rpc_future *future, muster_rpc_d
                                          void *context);
 /** Asks for the call's early end, and tells the handler. The call may still end otherwise. */
 MUSTER_EXPORT void muster_rpc_future_cancel(muster_rpc_future *future);
-/** Frees the future. A call under way goes on, and its callbacks are called. NULL is fine. */
+/** Frees the future. A call under way goes on, unless it was canceled; parts that it borrowed are
+ * read until it ends. No callback runs after this returns: one that runs is waited for, so do not
+ * hold a lock that it takes; one that has not begun is not called any more. It may be called inside
+ * the future's own callbacks, but not while another thread uses it or waits for it. NULL is
+ * fine. */
 MUSTER_EXPORT void muster_rpc_future_free(muster_rpc_future *future);
 
 /* Results, once the call has ended; valid until muster_rpc_future_free(). */
@@ -333,6 +385,12 @@ typedef void muster_rpc_handler(muster_rpc_call_in *call, void *context);
  * flags), MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_register(muster_rpc_agent *agent, const char *method,
                                       muster_rpc_handler *handler, void *context, uint32_t flags);
+/** Without a handler: calls of the method are put into a queue (MUSTER_QUEUED_CALL), with
+ * `context`. The program answers them from any thread. A call that is canceled before it is taken
+ * leaves the queue; one that was taken must be answered in any case, and muster_rpc_shutdown()
+ * waits for that, as it does for a handler. Errors as muster_rpc_register(). */
+MUSTER_EXPORT int muster_rpc_register_queue(muster_rpc_agent *agent, const char *method,
+                                            muster_queue *queue, void *context);
 
 /* The call, until it is answered. */
 MUSTER_EXPORT const char *muster_rpc_in_method(const muster_rpc_call_in *call);
@@ -346,7 +404,7 @@ MUSTER_EXPORT int64_t muster_rpc_in_time_left(const muster_rpc_call_in *call);
 MUSTER_EXPORT int muster_rpc_in_canceled(const muster_rpc_call_in *call);
 /** Waits until the call is canceled (0) or `timeout_ms` have passed (MUSTER_ETIMEDOUT). For
  * handlers with MUSTER_RPC_BLOCKS: on the runtime's thread it is MUSTER_EINVAL. */
-MUSTER_EXPORT int muster_rpc_in_wait_canceled(muster_rpc_call_in *call, uint32_t timeout_ms);
+MUSTER_EXPORT int muster_rpc_in_wait_canceled(muster_rpc_call_in *call, int64_t timeout_ms);
 /** Calls `canceled` on the runtime's thread if the call is canceled; if it has been canceled
  * already, before this returns. */
 MUSTER_EXPORT void
@@ -379,8 +437,8 @@ MUSTER_EXPORT void muster_rpc_fail(muster_rpc_call_in *call, int code, const cha
 MUSTER_EXPORT int muster_rpc_stream_open(muster_rpc_agent *agent,
                                          const struct muster_rpc_request *request,
                                          muster_rpc_stream **ret_stream);
-/** Sends a copy, in order; waits while too much is under way, for up to `timeout_ms`
- * (MUSTER_RPC_FOREVER: no bound; 0, and any value on the runtime's thread: does not wait).
+/** Sends a copy, in order; waits while too much is under way, for up to `timeout_ms` (0, and any
+ * value on the runtime's thread: does not wait).
  * MUSTER_ETIMEDOUT, MUSTER_ECLOSED (the stream is over, or was ended here), the stream's error,
  * MUSTER_EINVAL (a device that is not mapped), MUSTER_ELIMIT, MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_stream_send(muster_rpc_stream *stream,

@@ -62,9 +62,9 @@ MUSTER_EXPORT int muster_rref_owner_info(const muster_rref *rref,
 MUSTER_EXPORT bool muster_rref_is_owner(const muster_rref *rref);
 /** Whether the owner knows of the reference. */
 MUSTER_EXPORT bool muster_rref_is_confirmed(muster_rref *rref);
-/** Waits until the owner knows of the reference, for up to `timeout_ms` (MUSTER_RPC_FOREVER: no
- * bound; 0: asks without waiting, on any thread). MUSTER_ETIMEDOUT, or why that will never happen:
- * the call's error, MUSTER_ENOENT, MUSTER_ESESSION, MUSTER_EWORKER, MUSTER_ECLOSED. */
+/** Waits until the owner knows of the reference, for up to `timeout_ms` (0 asks without waiting, on
+ * any thread). MUSTER_ETIMEDOUT, or why that will never happen: the call's error, MUSTER_ENOENT,
+ * MUSTER_ESESSION, MUSTER_EWORKER, MUSTER_ECLOSED. */
 MUSTER_EXPORT int muster_rref_wait_confirmed(muster_rref *rref, int64_t timeout_ms);
 
 /**

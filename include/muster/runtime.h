@@ -29,6 +29,7 @@ typedef struct muster_runtime muster_runtime;
 
 /* A token or certificates, not both, or no credential at all. Text is copied. */
 struct muster_lock {
+    size_t size;            /* set by the defaults */
     const char *token_file; /* its first line is the job's token, of 16 bytes or more; readable by
                                its owner alone, or root's and its group's (0440, as Kubernetes has
                                it). `muster keygen token` makes one */
@@ -45,14 +46,35 @@ struct muster_lock {
     size_t allow_count;
 };
 
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_lock_init(struct muster_lock *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_lock muster_lock_defaults(void)
+{
+    struct muster_lock it;
+
+    muster_lock_init(&it, sizeof(it));
+    return it;
+}
+
 struct muster_runtime_config {
+    size_t size; /* set by the defaults */
     /* NULL: the lock comes from the environment: MUSTER_TOKEN_FILE, or MUSTER_TLS_CERT,
      * MUSTER_TLS_KEY and MUSTER_TLS_CA; MUSTER_ALLOW (ranges with commas between them);
      * MUSTER_INSECURE=1. */
     const struct muster_lock *lock;
 };
 
-MUSTER_EXPORT struct muster_runtime_config muster_runtime_config_defaults(void);
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_runtime_config_init(struct muster_runtime_config *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_runtime_config muster_runtime_config_defaults(void)
+{
+    struct muster_runtime_config it;
+
+    muster_runtime_config_init(&it, sizeof(it));
+    return it;
+}
 
 /** Starts a runtime with the defaults. Errors as muster_runtime_new_with(). */
 MUSTER_EXPORT int muster_runtime_new(muster_runtime **ret_runtime);

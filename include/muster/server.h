@@ -21,6 +21,7 @@ enum muster_sync {
 };
 
 struct muster_server_config {
+    size_t size;               /* set by the defaults */
     const char *listen;        /* "HOST:PORT", "[V6]:PORT" or "unix:PATH"; port 0: any free one */
     const char *data_dir;      /* NULL: in memory only */
     enum muster_sync sync;     /* MUSTER_SYNC_ALWAYS */
@@ -52,13 +53,23 @@ struct muster_server_config {
     const char *http_token;
 };
 
-MUSTER_EXPORT struct muster_server_config muster_server_config_defaults(void);
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_server_config_init(struct muster_server_config *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_server_config muster_server_config_defaults(void)
+{
+    struct muster_server_config it;
+
+    muster_server_config_init(&it, sizeof(it));
+    return it;
+}
 
 /**
  * Starts a server. Errors: MUSTER_EINVAL, MUSTER_EURL (an address or the backing is malformed),
  * MUSTER_EADDR (it cannot listen there; the text says why), MUSTER_ELOCKED (other hosts can reach
  * the address, and the runtime's lock has no credential), MUSTER_EBUSY (the data directory is in
- * use), MUSTER_ECORRUPT, MUSTER_EDISK, MUSTER_EFULL, MUSTER_ENOMEM.
+ * use), MUSTER_ECORRUPT, MUSTER_EDISK, MUSTER_EFULL, MUSTER_ENOTSUP (the backing is in etcd, and
+ * this system has no libcurl that can be used; the text says what to install), MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_server_start(muster_runtime *runtime,
                                       const struct muster_server_config *config,

@@ -8,9 +8,13 @@
  *     struct muster_state_config config = muster_state_config_defaults();
  *     config.listen = "0.0.0.0:29700";
  *     muster_state_open(rt, &config, &state);
- *     muster_state_share(state, &(struct muster_state_source){
- *         .prefix = "job7", .epoch = 12, .step = 4800, .priority = 12,
- *         .tensors = tensors, .tensor_count = n});
+ *     struct muster_state_source source = muster_state_source_defaults();
+ *     source.prefix = "job7";
+ *     source.epoch = 12;
+ *     source.step = 4800;
+ *     source.tensors = tensors;
+ *     source.tensor_count = n;
+ *     muster_state_share(state, &source);
  *
  *     const char *donors[] = {"10.0.0.1:29700", "10.0.0.2:29700"};
  *     struct muster_state_request request = muster_state_request_defaults();
@@ -109,7 +113,8 @@ struct muster_tensor {
     enum muster_dtype dtype;
     uint32_t rank; /* 0: a single element */
     const uint64_t *shape;
-    void *data; /* as many bytes as type and shape need */
+    void *data;        /* as many bytes as type and shape need */
+    void *reserved[2]; /* NULL */
 };
 
 /** How many bytes a tensor of this type and shape has; UINT64_MAX if no such tensor can exist. */
@@ -140,6 +145,7 @@ typedef struct muster_state muster_state;
 
 /* Text is copied. */
 struct muster_state_config {
+    size_t size; /* set by the defaults */
     /* Where others connect: "HOST:PORT", port 0: any free one; "unix:/PATH". With `key` a
      * multiaddr: "/ip4/0.0.0.0/tcp/0". NULL: nowhere; for loading only. Default: any port, on every
      * address if the runtime's lock has a credential or is `insecure`; otherwise on loopback. */
@@ -169,7 +175,16 @@ struct muster_state_config {
                                it. 60,000 */
 };
 
-MUSTER_EXPORT struct muster_state_config muster_state_config_defaults(void);
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_state_config_init(struct muster_state_config *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_state_config muster_state_config_defaults(void)
+{
+    struct muster_state_config it;
+
+    muster_state_config_init(&it, sizeof(it));
+    return it;
+}
 
 /**
  * Listens, and joins the DHT. MUSTER_ELOCKED: other hosts can reach the address, and nothing says
@@ -197,6 +212,7 @@ MUSTER_EXPORT const char *muster_state_transport(const muster_state *state);
 
 /* What is shared. Text and shapes are copied, the tensors' bytes are not. */
 struct muster_state_source {
+    size_t size;        /* set by the defaults */
     const char *prefix; /* the name it is found by; up to 200 bytes, without dots in a swarm. A
                            prefix has one state */
     uint64_t epoch;
@@ -213,6 +229,17 @@ struct muster_state_source {
     void (*released)(void *context);
     void *context;
 };
+
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_state_source_init(struct muster_state_source *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_state_source muster_state_source_defaults(void)
+{
+    struct muster_state_source it;
+
+    muster_state_source_init(&it, sizeof(it));
+    return it;
+}
 
 /**
  * Shares a state, in place of the one that had its prefix: downloads of that one go on for up to
@@ -312,6 +339,7 @@ struct muster_state_progress {
 
 /* Text is copied. */
 struct muster_state_request {
+    size_t size;               /* set by the defaults */
     const char *prefix;        /* "": any */
     const char *const *donors; /* addresses, as muster_state_address() has them */
     size_t donor_count;
@@ -347,7 +375,7 @@ struct muster_state_request {
      * free space; in place any size. */
     uint64_t bytes_max;
 
-    int64_t timeout_ms;  /* for the whole load; MUSTER_TIMEOUT_NEVER. 600,000 */
+    int64_t timeout_ms;  /* for the whole load. 600,000 */
     uint32_t idle_ms;    /* the longest time in which no donor sends anything. 30,000 */
     uint32_t stall_ms;   /* after which another donor is asked for a chunk. 5,000 */
     uint32_t connect_ms; /* for a donor to answer. 5,000 */
@@ -360,9 +388,21 @@ struct muster_state_request {
     /** Called on the runtime's thread. Returns true to go on, false to cancel. May be NULL. */
     bool (*progress)(void *context, const struct muster_state_progress *progress);
     void *context;
+    /* With muster_state_load_begin(): the load is put into this queue when it has ended
+     * (MUSTER_QUEUED_LOADED), with `context`; muster_state_load_end() then does not wait. */
+    muster_queue *queue;
 };
 
-MUSTER_EXPORT struct muster_state_request muster_state_request_defaults(void);
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_state_request_init(struct muster_state_request *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_state_request muster_state_request_defaults(void)
+{
+    struct muster_state_request it;
+
+    muster_state_request_init(&it, sizeof(it));
+    return it;
+}
 
 /**
  * Loads the newest state. `ret_copy` may be NULL in place. MUSTER_ENOENT: no donor has one under
@@ -381,6 +421,15 @@ MUSTER_EXPORT int muster_state_load(muster_runtime *runtime,
 MUSTER_EXPORT int muster_state_load_begin(muster_runtime *runtime,
                                           const struct muster_state_request *request,
                                           muster_state_loading **ret_loading);
+/** Waits for the load's end, for up to `timeout_ms` (MUSTER_ETIMEDOUT); 0 asks without waiting. It
+ * does not return the load's result: muster_state_load_end() does. */
+MUSTER_EXPORT int muster_state_load_wait(muster_state_loading *loading, int64_t timeout_ms);
+/** How far the load is, or was no more than `progress_ms` of the request ago; from any thread,
+ * until muster_state_load_end() is called. `info` points to `ret_info`, which may be NULL, or is
+ * NULL. */
+MUSTER_EXPORT void muster_state_load_progress(muster_state_loading *loading,
+                                              struct muster_state_progress *ret_progress,
+                                              struct muster_state_info *ret_info);
 /** May be called from any thread, until muster_state_load_end() is called. */
 MUSTER_EXPORT void muster_state_load_cancel(muster_state_loading *loading);
 /** Waits for the end and frees `loading`. Errors as muster_state_load(). */

@@ -33,6 +33,7 @@
 #define MUSTER_STORE_H
 
 #include <muster/error.h>
+#include <muster/queue.h>
 #include <muster/runtime.h>
 #include <muster/types.h>
 
@@ -43,11 +44,21 @@ extern "C" {
 typedef struct muster_store muster_store;
 
 struct muster_store_config {
-    uint32_t timeout_ms;         /* default of operations. 300,000 as in PyTorch; 0: never */
-    uint32_t connect_timeout_ms; /* of muster_store_open(), retries included. 300,000; 0: never */
+    size_t size;                /* set by the defaults */
+    int64_t timeout_ms;         /* default of operations. 300,000 as in PyTorch */
+    int64_t connect_timeout_ms; /* of muster_store_open(), retries included. 300,000 */
 };
 
-MUSTER_EXPORT struct muster_store_config muster_store_config_defaults(void);
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_store_config_init(struct muster_store_config *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_store_config muster_store_config_defaults(void)
+{
+    struct muster_store_config it;
+
+    muster_store_config_init(&it, sizeof(it));
+    return it;
+}
 
 /**
  * Opens a store and waits until it answers. `config` NULL: the defaults. Errors: MUSTER_EURL,
@@ -61,16 +72,16 @@ MUSTER_EXPORT int muster_store_open(muster_runtime *runtime, const char *url,
  * NULL is fine. */
 MUSTER_EXPORT void muster_store_close(muster_store *store);
 
-/** The default timeout of operations; a change applies to those started later. */
-MUSTER_EXPORT void muster_store_set_timeout(muster_store *store, uint32_t timeout_ms);
-MUSTER_EXPORT uint32_t muster_store_timeout(const muster_store *store);
+/** The default timeout of operations; a change applies to those started later. MUSTER_EINVAL. */
+MUSTER_EXPORT int muster_store_set_timeout(muster_store *store, int64_t timeout_ms);
+MUSTER_EXPORT int64_t muster_store_timeout(const muster_store *store);
 
 /*
  * Operations. All return 0 or an error; beside their own, any may return MUSTER_ETIMEDOUT (the text
  * names the missing keys), MUSTER_ECONN, MUSTER_ESESSION, MUSTER_ECLOSED, MUSTER_ELIMIT,
  * MUSTER_EFULL, MUSTER_ENOTSUP, MUSTER_ENOMEM, MUSTER_EINVAL. `timeout_ms`: MUSTER_TIMEOUT_DEFAULT
- * (a watch then has no timeout), MUSTER_TIMEOUT_NEVER, or milliseconds. Results are written through
- * pointers on success only.
+ * (a watch then has no timeout), MUSTER_TIMEOUT_NEVER, or 1 and more milliseconds. Results are
+ * written through pointers on success only.
  */
 
 /** Writes the value over what the key holds, and wakes the callers that wait for the key. */
@@ -201,7 +212,8 @@ struct muster_change {
 /** An operation under way, or ended. */
 typedef struct muster_op muster_op;
 
-/** Called once, on the runtime's thread, when the operation has ended. */
+/** Called once, on the runtime's thread, when the operation has ended; never after
+ * muster_op_free(). */
 typedef void muster_op_done(muster_op *op, void *context);
 /** Called on the runtime's thread for each change, in order, before the operation ends. */
 typedef void muster_store_on_change(muster_op *op, const struct muster_change *change,
@@ -211,6 +223,7 @@ typedef void muster_store_on_change(muster_op *op, const struct muster_change *c
  * values, expected and desired. number is add's delta, barrier's world size, or lease_grant's ttl
  * in ms. */
 struct muster_store_request {
+    size_t size; /* set by the defaults */
     enum muster_store_verb verb;
     uint32_t flags;
     const struct muster_bytes *keys; /* copied, as everything that is passed */
@@ -221,11 +234,25 @@ struct muster_store_request {
     /* The lease that set, add, compare_set, append and multi_set bind to (0: no lease), and the one
      * that lease_* is about. */
     uint64_t lease;
-    int64_t timeout_ms;
+    int64_t timeout_ms;                /* MUSTER_TIMEOUT_DEFAULT */
     muster_op_done *done;              /* may be NULL */
     muster_store_on_change *on_change; /* watch */
     void *context;
+    /* Instead of `done` and `on_change`, which must be NULL then: the operation is put into this
+     * queue when it has ended, a watch also when it has changes (muster_op_change_next()). */
+    muster_queue *queue;
 };
+
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_store_request_init(struct muster_store_request *ret, size_t size);
+/** The struct with the defaults. */
+static inline struct muster_store_request muster_store_request_defaults(void)
+{
+    struct muster_store_request it;
+
+    muster_store_request_init(&it, sizeof(it));
+    return it;
+}
 
 /**
  * Starts an operation. The op must be freed. On an error nothing was started, and `done` is not
@@ -234,16 +261,32 @@ struct muster_store_request {
 MUSTER_EXPORT int muster_store_submit(muster_store *store,
                                       const struct muster_store_request *request,
                                       muster_op **ret_op);
-/** Waits for the operation's end and returns its status. Not on the runtime's thread
- * (MUSTER_EINVAL). */
+/** Waits for the operation's end and returns its status. `done` has returned by then, so what
+ * it uses may be freed. Not on the runtime's thread (MUSTER_EINVAL). */
 MUSTER_EXPORT int muster_op_wait(muster_op *op);
+/** The same for up to `timeout_ms`; 0 asks without waiting, on any thread. MUSTER_ETIMEDOUT if the
+ * operation has not ended, which muster_op_ended() tells from an operation that timed out. */
+MUSTER_EXPORT int muster_op_wait_for(muster_op *op, int64_t timeout_ms);
+/** Whether the operation has ended, and `done` has returned; inside `done` it has ended. */
+MUSTER_EXPORT bool muster_op_ended(muster_op *op);
 /** Asks for an early end (MUSTER_ECANCELED); the operation may still end otherwise. Harmless once
  * it has ended. */
 MUSTER_EXPORT void muster_op_cancel(muster_op *op);
 /**
- * Frees the op; cancels it if it is still under way (its `done` is still called). NULL is fine.
+ * Frees the op, and cancels it if it is still under way. No callback of it runs after this returns:
+ * one that runs on the runtime's thread is waited for, so do not hold a lock that it takes; one
+ * that has not begun is not called any more. It may be called inside the op's own callbacks, but
+ * not while another thread uses the op or waits for it. NULL is fine.
  */
 MUSTER_EXPORT void muster_op_free(muster_op *op);
+/**
+ * Takes the next change of a watch that was submitted with a queue: returns 1 and the change, whose
+ * bytes are valid until the next call for this op, or 0 if there is none now. Take them until there
+ * is none: the watch comes into the queue again only with another change. A watch whose changes are
+ * not taken ends with MUSTER_EOVERFLOW when more than 16 MiB of them would wait; those that wait
+ * can still be taken. One thread at a time. MUSTER_EINVAL: it is not such a watch.
+ */
+MUSTER_EXPORT int muster_op_change_next(muster_op *op, struct muster_change *ret_change);
 
 /* Results, once the operation has ended; valid until muster_op_free(). */
 MUSTER_EXPORT int muster_op_status(const muster_op *op);

@@ -43,10 +43,34 @@ struct muster_values {
 MUSTER_EXPORT void muster_value_free(struct muster_value *value);
 MUSTER_EXPORT void muster_values_free(struct muster_values *values);
 
-/** Use the timeout of the store or agent. */
-#define MUSTER_TIMEOUT_DEFAULT (-1)
-/** Never time out. */
-#define MUSTER_TIMEOUT_NEVER 0
+/*
+ * Timeouts are milliseconds in an int64_t, and two numbers mean the same in every header: -1 is no
+ * bound, and 0 is not to wait at all. A function that only asks accepts 0; an operation or a call,
+ * which needs time for its answer, refuses it (MUSTER_EINVAL). More than 2,147,483,647 (24 days)
+ * counts as that much.
+ */
+
+/** No bound. */
+#define MUSTER_TIMEOUT_NEVER (-1)
+/** The timeout that the store or agent was given; in a config, that of the defaults; no bound where
+ * there is no such thing. */
+#define MUSTER_TIMEOUT_DEFAULT (-2)
+
+/*
+ * Structs that a program fills in for the library (configs, requests, tables of functions) begin
+ * with their size. Make them with the function that is named after them, and then change fields:
+ *
+ *     struct muster_store_config config = muster_store_config_defaults();
+ *     config.timeout_ms = 5000;
+ *
+ * So a later version of the library can add fields at the end: in a struct of an older program it
+ * takes them as their defaults. A struct without its size, or one with fields that this library
+ * does not know and that are not zero, is refused (MUSTER_EINVAL).
+ *
+ * For each of them there are two functions. muster_NAME_defaults() is compiled into the program and
+ * knows the program's size of the struct. It calls muster_NAME_init(), which bindings of other
+ * languages call with the size that they have.
+ */
 
 /**
  * The text of the last error that a call on this thread returned: one sentence that names what

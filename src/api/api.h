@@ -10,6 +10,7 @@
 
 #include <muster/muster.h>
 
+#include "api/args.h"
 #include "api/lock.h"
 #include "core/env.h"
 #include "core/err.h"

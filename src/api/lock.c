@@ -4,11 +4,20 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "api/args.h"
+
 /* A close needs one turn, or two. */
 #define CLOSE_TURNS 16
 
 /* How many ranges may be allowed; a firewall is the place for more. */
 #define ALLOW_MAX 64
+
+void muster_lock_init(struct muster_lock *ret, size_t size)
+{
+    struct muster_lock ours = {.insecure = false};
+
+    mu_api_give(ret, size, &ours, sizeof(ours));
+}
 
 /* --- the environment of the process ----------------------------------------------------------- */
 
@@ -23,14 +32,13 @@ static const char *variable(const char *name)
 static struct muster_lock lock_of_process(const char **allow)
 {
     const char *insecure = variable("MUSTER_INSECURE");
-    struct muster_lock lock = {
-        .token_file = variable("MUSTER_TOKEN_FILE"),
-        .cert = variable("MUSTER_TLS_CERT"),
-        .key = variable("MUSTER_TLS_KEY"),
-        .ca = variable("MUSTER_TLS_CA"),
-        .insecure = insecure != NULL && strcmp(insecure, "0") != 0,
-    };
+    struct muster_lock lock = muster_lock_defaults();
 
+    lock.token_file = variable("MUSTER_TOKEN_FILE");
+    lock.cert = variable("MUSTER_TLS_CERT");
+    lock.key = variable("MUSTER_TLS_KEY");
+    lock.ca = variable("MUSTER_TLS_CA");
+    lock.insecure = insecure != NULL && strcmp(insecure, "0") != 0;
     *allow = variable("MUSTER_ALLOW");
     if (*allow != NULL) {
         lock.allow = allow;

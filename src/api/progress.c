@@ -17,11 +17,19 @@ struct muster_progress {
     struct mu_progress_track *track;
 };
 
-struct muster_progress_config muster_progress_config_defaults(void)
+void muster_progress_config_init(struct muster_progress_config *ret, size_t size)
 {
     struct mu_progress_config d = mu_progress_track_config_defaults().progress;
+    struct muster_progress_config ours = {.tolerance = d.tolerance, .look_ms = d.fetch_max_ms};
 
-    return (struct muster_progress_config){.tolerance = d.tolerance, .look_ms = d.fetch_max_ms};
+    mu_api_give(ret, size, &ours, sizeof(ours));
+}
+
+void muster_progress_hooks_init(struct muster_progress_hooks *ret, size_t size)
+{
+    struct muster_progress_hooks ours = {.context = NULL};
+
+    mu_api_give(ret, size, &ours, sizeof(ours));
 }
 
 /* --- the way to the loop ---------------------------------------------------------------------- */
@@ -88,14 +96,19 @@ static int make_owner(const char *file, struct mu_identity *ret, struct mu_errms
     return err == 0 ? 0 : mu_err(msg, err, "cannot make a key: %s", muster_strerror(err));
 }
 
-int muster_progress_open(muster_state *state, const struct muster_progress_config *config,
+int muster_progress_open(muster_state *state, const struct muster_progress_config *given,
                          muster_progress **ret_progress)
 {
-    struct progress_door d = {.config = config};
+    struct muster_progress_config config;
+    struct progress_door d = {.config = &config};
     muster_progress *p;
+    int err = MU_API_TAKE(progress_config, &config, given);
 
-    if (mu_runtime_is_mine(state->rt) || state->node.swarm == NULL || config->run == NULL ||
-        config->batch == 0 || config->look_ms == 0) {
+    if (err != 0) {
+        return err;
+    }
+    if (mu_runtime_is_mine(state->rt) || state->node.swarm == NULL || config.run == NULL ||
+        config.batch == 0 || config.look_ms == 0) {
         return mu_api_error(
             MUSTER_EINVAL,
             mu_runtime_is_mine(state->rt)
@@ -109,7 +122,7 @@ int muster_progress_open(muster_state *state, const struct muster_progress_confi
     }
     p->state = state;
     p->rt = state->rt;
-    d.err = make_owner(config->owner, &p->owner, &d.msg);
+    d.err = make_owner(config.owner, &p->owner, &d.msg);
     if (d.err == 0) {
         pass(p, &d, start_on_loop);
         if (d.err != 0) {
@@ -294,9 +307,6 @@ static int run_hooks(const struct muster_progress_hooks *hooks)
 {
     int err;
 
-    if (hooks == NULL) {
-        return 0;
-    }
     if (hooks->join_round_with_zero_weight != NULL) {
         err = hooks->join_round_with_zero_weight(hooks->context);
         if (err != 0) {
@@ -311,7 +321,8 @@ int muster_progress_catch_up(muster_progress *p, const struct muster_progress_ho
                              const struct muster_state_request *request,
                              muster_state_copy **ret_copy)
 {
-    struct muster_state_request r = *request;
+    struct muster_progress_hooks own = muster_progress_hooks_defaults();
+    struct muster_state_request r;
     struct progress_door d = {0};
     muster_state_copy *copy = NULL;
     int err;
@@ -320,7 +331,13 @@ int muster_progress_catch_up(muster_progress *p, const struct muster_progress_ho
         return mu_api_error(MUSTER_EINVAL,
                             "this call waits: make it on a thread of your own, not the runtime's");
     }
-    err = run_hooks(hooks);
+    err = MU_API_TAKE(state_request, &r, request);
+    if (err == 0 && hooks != NULL) {
+        err = MU_API_TAKE(progress_hooks, &own, hooks);
+    }
+    if (err == 0) {
+        err = run_hooks(&own);
+    }
     if (err != 0) {
         return err;
     }

@@ -82,7 +82,7 @@ struct mu_rdzv_client {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     unsigned callers; /* how many threads are inside a call that waits */
-    bool going;       /* muster_rdzv_close() */
+    bool going;       /* muster_rdzv_close(), muster_rdzv_interrupt() */
     bool gone;
     bool next_wanted; /* next() is under way */
     bool next_done;

@@ -90,19 +90,30 @@ int muster_rdzv_register(const char *name, muster_rdzv_creator *create)
     return err == 0 ? 0 : mu_api_error(err, msg.text);
 }
 
-int muster_rdzv_new(const char *backend, const char *run_id, const struct muster_rdzv_ops *ops,
+void muster_rdzv_ops_init(struct muster_rdzv_ops *ret, size_t size)
+{
+    struct muster_rdzv_ops ours = {.next = NULL};
+
+    mu_api_give(ret, size, &ours, sizeof(ours));
+}
+
+int muster_rdzv_new(const char *backend, const char *run_id, const struct muster_rdzv_ops *given,
                     void *context, muster_rdzv **ret_rdzv)
 {
     int err = check_name(backend, "muster_rdzv_new");
+    struct muster_rdzv_ops ops;
     muster_rdzv *r;
     size_t len;
 
+    if (err == 0) {
+        err = MU_API_TAKE(rdzv_ops, &ops, given);
+    }
     if (err != 0) {
         return err;
     }
-    if (run_id == NULL || ops == NULL || ops->next == NULL || ops->is_closed == NULL ||
-        ops->set_closed == NULL || ops->num_nodes_waiting == NULL || ops->shutdown == NULL ||
-        ops->close == NULL || ret_rdzv == NULL) {
+    if (run_id == NULL || ops.next == NULL || ops.is_closed == NULL || ops.set_closed == NULL ||
+        ops.num_nodes_waiting == NULL || ops.shutdown == NULL || ops.close == NULL ||
+        ret_rdzv == NULL) {
         return mu_api_error(MUSTER_EINVAL, "muster_rdzv_new: a run id, all ops except ended and "
                                            "use_agent_store, and a place for the result are "
                                            "needed");
@@ -112,7 +123,7 @@ int muster_rdzv_new(const char *backend, const char *run_id, const struct muster
     if (r == NULL) {
         return mu_api_error(MUSTER_ENOMEM, NULL);
     }
-    r->ops = *ops;
+    r->ops = ops;
     r->context = context;
     memcpy(r->backend, backend, strlen(backend));
     memcpy(r->run_id, run_id, len);
@@ -178,6 +189,18 @@ static int create_registered(muster_runtime *rt, const struct muster_rdzv_params
     return 0;
 }
 
+static int open_parts(muster_runtime *rt, const struct muster_rdzv_params *params,
+                      muster_rdzv **ret_rdzv)
+{
+    int err = muster_rdzv_params_check(params);
+
+    if (err != 0) {
+        return err;
+    }
+    return is_built_in(params->backend) ? mu_rdzv_client_new(rt, params, ret_rdzv)
+                                        : create_registered(rt, params, ret_rdzv);
+}
+
 /* Opens a URL as if its parts had been given. */
 static int open_url(muster_runtime *rt, const struct muster_rdzv_params *params,
                     muster_rdzv **ret_rdzv)
@@ -190,7 +213,7 @@ static int open_url(muster_runtime *rt, const struct muster_rdzv_params *params,
         .nodes_max = params->nodes_max,
         .config = params->config,
     };
-    struct muster_rdzv_params parts = *params;
+    struct muster_rdzv_params parts = *params; /* ours already */
     struct mu_rdzv_url url;
     struct mu_errmsg msg = {{0}};
     int err = mu_rdzv_url_init(&url, &given, &msg);
@@ -204,28 +227,26 @@ static int open_url(muster_runtime *rt, const struct muster_rdzv_params *params,
     parts.nodes_min = url.params.nodes_min;
     parts.nodes_max = url.params.nodes_max;
     parts.config = url.params.config;
-    err = muster_rdzv_open(rt, &parts, ret_rdzv);
+    err = open_parts(rt, &parts, ret_rdzv);
     mu_rdzv_url_fini(&url);
     return err;
 }
 
-int muster_rdzv_open(muster_runtime *rt, const struct muster_rdzv_params *params,
+int muster_rdzv_open(muster_runtime *rt, const struct muster_rdzv_params *given,
                      muster_rdzv **ret_rdzv)
 {
+    struct muster_rdzv_params params;
     int err;
 
-    if (rt == NULL || params == NULL || ret_rdzv == NULL || mu_runtime_is_mine(rt)) {
+    if (rt == NULL || given == NULL || ret_rdzv == NULL || mu_runtime_is_mine(rt)) {
         return mu_api_error(MUSTER_EINVAL,
                             "muster_rdzv_open() needs a runtime, parameters and a place "
                             "for the result, and waits: call it on a thread of your own");
     }
-    if (mu_rdzv_url_is(params->backend, params->endpoint)) {
-        return open_url(rt, params, ret_rdzv);
-    }
-    err = muster_rdzv_params_check(params);
+    err = MU_API_TAKE(rdzv_params, &params, given);
     if (err != 0) {
         return err;
     }
-    return is_built_in(params->backend) ? mu_rdzv_client_new(rt, params, ret_rdzv)
-                                        : create_registered(rt, params, ret_rdzv);
+    return mu_rdzv_url_is(params.backend, params.endpoint) ? open_url(rt, &params, ret_rdzv)
+                                                           : open_parts(rt, &params, ret_rdzv);
 }

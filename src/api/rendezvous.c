@@ -13,6 +13,13 @@
 
 /* --- parameters ------------------------------------------------------------------------------- */
 
+void muster_rdzv_params_init(struct muster_rdzv_params *ret, size_t size)
+{
+    struct muster_rdzv_params ours = {.backend = "muster", .nodes_min = 1, .nodes_max = 1};
+
+    mu_api_give(ret, size, &ours, sizeof(ours));
+}
+
 static struct mu_rdzv_params inner_params(const struct muster_rdzv_params *p)
 {
     return (struct mu_rdzv_params){
@@ -26,42 +33,59 @@ static struct mu_rdzv_params inner_params(const struct muster_rdzv_params *p)
     };
 }
 
-int muster_rdzv_params_check(const struct muster_rdzv_params *p)
+int muster_rdzv_params_check(const struct muster_rdzv_params *given)
 {
-    struct mu_rdzv_params params = inner_params(p);
+    struct muster_rdzv_params p;
+    struct mu_rdzv_params params;
     struct mu_errmsg msg;
-    int err = mu_rdzv_params_check(&params, &msg);
+    int err = MU_API_TAKE(rdzv_params, &p, given);
 
-    if (err == 0 && p->flags > (MUSTER_RDZV_NO_STORE | MUSTER_RDZV_NO_BOOTSTRAP)) {
+    if (err != 0) {
+        return err;
+    }
+    params = inner_params(&p);
+    err = mu_rdzv_params_check(&params, &msg);
+    if (err == 0 && p.flags > (MUSTER_RDZV_NO_STORE | MUSTER_RDZV_NO_BOOTSTRAP)) {
         err = mu_err(&msg, MUSTER_EINVAL, "the parameters have an unknown flag");
     }
     return err == 0 ? 0 : mu_api_error(err, msg.text);
 }
 
-int muster_rdzv_config_bool(const struct muster_rdzv_params *p, const char *key, bool fallback,
+int muster_rdzv_config_bool(const struct muster_rdzv_params *params, const char *key, bool fallback,
                             bool *ret)
 {
+    struct muster_rdzv_params p;
     struct mu_errmsg msg;
-    int err = mu_rdzv_config_bool(p->config, key, fallback, ret, &msg);
+    int err = MU_API_TAKE(rdzv_params, &p, params);
 
+    if (err != 0) {
+        return err;
+    }
+    err = mu_rdzv_config_bool(p.config, key, fallback, ret, &msg);
     return err == 0 ? 0 : mu_api_error(err, msg.text);
 }
 
-int muster_rdzv_config_int(const struct muster_rdzv_params *p, const char *key, int64_t fallback,
-                           int64_t *ret)
+int muster_rdzv_config_int(const struct muster_rdzv_params *params, const char *key,
+                           int64_t fallback, int64_t *ret)
 {
+    struct muster_rdzv_params p;
     struct mu_errmsg msg;
-    int err = mu_rdzv_config_int(p->config, key, fallback, ret, &msg);
+    int err = MU_API_TAKE(rdzv_params, &p, params);
 
+    if (err != 0) {
+        return err;
+    }
+    err = mu_rdzv_config_int(p.config, key, fallback, ret, &msg);
     return err == 0 ? 0 : mu_api_error(err, msg.text);
 }
 
-struct muster_bytes muster_rdzv_config_text(const struct muster_rdzv_params *p, const char *key,
-                                            const char *fallback)
+struct muster_bytes muster_rdzv_config_text(const struct muster_rdzv_params *params,
+                                            const char *key, const char *fallback)
 {
+    struct muster_rdzv_params p;
     struct mu_span value;
 
-    if (mu_rdzv_config_get(p->config, key, &value)) {
+    if (MU_API_TAKE(rdzv_params, &p, params) == 0 && mu_rdzv_config_get(p.config, key, &value)) {
         return (struct muster_bytes){value.data, value.len};
     }
     return muster_str(fallback == NULL ? "" : fallback);
@@ -128,7 +152,6 @@ void mu_rdzv_unhold(muster_rdzv *r)
     }
 }
 
-/* Until when to wait, on the clock of the condition. */
 /* Waits for a change, at most until `*at`; false when that has passed. */
 static bool wait_change(struct mu_rdzv_client *s, int64_t timeout_ms, const struct timespec *at)
 {
@@ -140,10 +163,6 @@ static bool wait_change(struct mu_rdzv_client *s, int64_t timeout_ms, const stru
 
 static int check_timeout(const struct mu_rdzv_client *s, int64_t timeout_ms)
 {
-    if (timeout_ms < MUSTER_RDZV_FOREVER || timeout_ms > INT32_MAX) {
-        return mu_api_error(MUSTER_EINVAL,
-                            "a time to wait must be -1 (for ever) or up to 2147483647 ms");
-    }
     return timeout_ms != 0 && mu_runtime_is_mine(s->rt) ? refuse_waiting() : 0;
 }
 
@@ -366,6 +385,18 @@ static void free_on_loop(struct mu_door *door)
     mu_door_open(door);
 }
 
+void muster_rdzv_interrupt(muster_rdzv *r)
+{
+    struct mu_rdzv_client *s = r->context;
+
+    if (r->ops.close == client_close) {
+        (void)pthread_mutex_lock(&s->lock);
+        s->going = true;
+        (void)pthread_cond_broadcast(&s->cond);
+        (void)pthread_mutex_unlock(&s->lock);
+    }
+}
+
 static void client_close(void *context)
 {
     struct mu_rdzv_client *s = context;
@@ -388,6 +419,7 @@ static void client_close(void *context)
 }
 
 static const struct muster_rdzv_ops client_ops = {
+    .size = sizeof(struct muster_rdzv_ops),
     .next = client_next,
     .is_closed = client_is_closed,
     .set_closed = client_set_closed,
@@ -488,6 +520,11 @@ int muster_rdzv_num_nodes_waiting(muster_rdzv *r, uint32_t *ret_count)
 
 int muster_rdzv_ended(muster_rdzv *r, int64_t timeout_ms)
 {
+    int err = mu_api_patience(timeout_ms, &timeout_ms);
+
+    if (err != 0) {
+        return err;
+    }
     if (r->ops.ended == NULL) {
         return mu_api_error(MUSTER_ENOTSUP, "this backend does not report when a round is over");
     }
@@ -496,6 +533,11 @@ int muster_rdzv_ended(muster_rdzv *r, int64_t timeout_ms)
 
 int muster_rdzv_wait_event(muster_rdzv *r, int64_t timeout_ms, struct muster_rdzv_event *ret_event)
 {
+    int err = mu_api_patience(timeout_ms, &timeout_ms);
+
+    if (err != 0) {
+        return err;
+    }
     if (r->ops.next != client_next) {
         return mu_api_error(MUSTER_ENOTSUP, "this backend does not report events");
     }

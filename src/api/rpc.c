@@ -9,19 +9,22 @@
 #include "core/addr.h"
 #include "core/alloc.h"
 
-struct muster_rpc_config muster_rpc_config_defaults(void)
+#define TIMEOUT_MS 60000 /* of calls, unless the config says otherwise */
+
+void muster_rpc_config_init(struct muster_rpc_config *ret, size_t size)
 {
     struct mu_rpc_agent_config d = mu_rpc_agent_config_defaults();
-
-    return (struct muster_rpc_config){
+    struct muster_rpc_config ours = {
         .id = -1,
         .listen = mu_listen_default,
-        .timeout_ms = 60000,
+        .timeout_ms = TIMEOUT_MS,
         .threads = 16,
         .connect_timeout_ms = d.connect_ms,
         .reconnect_timeout_ms = d.reconnect_ms,
         .message_bytes_max = d.message_bytes_max,
     };
+
+    mu_api_give(ret, size, &ours, sizeof(ours));
 }
 
 void mu_rpc_pass(muster_rpc_agent *a, struct mu_rpc_door *d, void (*run)(struct mu_door *door))
@@ -104,6 +107,22 @@ static void start_on_loop(struct mu_door *door)
     mu_door_open(door);
 }
 
+/* The timeouts of the config, of which `a` keeps that of calls. */
+static int fill_timeouts(muster_rpc_agent *a, const struct muster_rpc_config *c,
+                         struct mu_rpc_agent_config *ret)
+{
+    uint32_t timeout_ms = 0;
+    int err = mu_api_timeout(c->timeout_ms, TIMEOUT_MS, &timeout_ms);
+
+    atomic_init(&a->timeout_ms, timeout_ms);
+    if (err == 0) {
+        err = mu_api_timeout(c->connect_timeout_ms, ret->connect_ms, &ret->connect_ms);
+    }
+    return err != 0
+               ? err
+               : mu_api_timeout(c->reconnect_timeout_ms, ret->reconnect_ms, &ret->reconnect_ms);
+}
+
 static int fill_config(muster_rpc_agent *a, const struct muster_rpc_config *c, struct start_door *d)
 {
     int err;
@@ -114,14 +133,16 @@ static int fill_config(muster_rpc_agent *a, const struct muster_rpc_config *c, s
     }
     memcpy(d->config.name, c->name, strlen(c->name));
     d->config.id = c->id;
-    d->config.connect_ms = c->connect_timeout_ms;
-    d->config.reconnect_ms = c->reconnect_timeout_ms;
     d->config.message_bytes_max = c->message_bytes_max;
     d->config.budget_percent = c->retry_budget_percent;
     d->config.take_buf = take_buf;
     d->config.give_buf = give_buf;
     d->config.stopped = on_stopped;
     d->config.context = a;
+    err = fill_timeouts(a, c, &d->config);
+    if (err != 0) {
+        return mu_err(&d->msg, err, "%s", muster_errmsg());
+    }
     d->config.listens = c->listen != NULL;
     d->config.near = c->listen != NULL && !c->tcp_only;
     if (c->listen == NULL) {
@@ -170,7 +191,6 @@ static void init_agent(muster_rpc_agent *a, muster_runtime *rt, const struct mus
     a->id = c->id;
     a->tcp_only = c->tcp_only;
     a->threads_max = c->threads == 0 ? 1 : c->threads;
-    atomic_init(&a->timeout_ms, c->timeout_ms);
     mu_list_init(&a->handlers);
     mu_list_init(&a->rref_handles);
     mu_list_init(&a->maps);
@@ -200,20 +220,25 @@ static void free_agent(muster_rpc_agent *a)
     mu_free(a);
 }
 
-int muster_rpc_start(muster_runtime *rt, const struct muster_rpc_config *config,
+int muster_rpc_start(muster_runtime *rt, const struct muster_rpc_config *given,
                      muster_rpc_agent **ret_agent)
 {
-    muster_rpc_agent *a = mu_calloc(1, sizeof(*a));
-    struct start_door d = {.err = 0};
+    struct muster_rpc_config config;
+    struct start_door d = {.err = MU_API_TAKE(rpc_config, &config, given)};
+    muster_rpc_agent *a;
 
+    if (d.err != 0) {
+        return d.err;
+    }
+    a = mu_calloc(1, sizeof(*a));
     if (a == NULL) {
         return mu_api_error(MUSTER_ENOMEM, NULL);
     }
-    init_agent(a, rt, config);
+    init_agent(a, rt, &config);
     a->threads = mu_calloc(a->threads_max, sizeof(*a->threads));
     a->pool = mu_rpc_pool_new();
     d.err = a->threads == NULL || a->pool == NULL ? mu_err(&d.msg, MUSTER_ENOMEM, "out of memory")
-                                                  : fill_config(a, config, &d);
+                                                  : fill_config(a, &config, &d);
     if (d.err == 0) {
         mu_rpc_pass(a, &d.base, start_on_loop);
     }
@@ -226,7 +251,7 @@ int muster_rpc_start(muster_runtime *rt, const struct muster_rpc_config *config,
         return mu_api_error(d.err, d.msg.text);
     }
     memcpy(a->name, d.config.name, sizeof(a->name));
-    fill_address(a, config);
+    fill_address(a, &config);
     *ret_agent = a;
     return 0;
 }
@@ -293,14 +318,20 @@ const char *muster_rpc_address(const muster_rpc_agent *a)
     return a->address;
 }
 
-void muster_rpc_set_timeout(muster_rpc_agent *a, uint32_t timeout_ms)
+int muster_rpc_set_timeout(muster_rpc_agent *a, int64_t timeout_ms)
 {
-    atomic_store(&a->timeout_ms, timeout_ms);
+    uint32_t ms;
+    int err = mu_api_timeout(timeout_ms, TIMEOUT_MS, &ms);
+
+    if (err == 0) {
+        atomic_store(&a->timeout_ms, ms);
+    }
+    return err;
 }
 
-uint32_t muster_rpc_timeout(const muster_rpc_agent *a)
+int64_t muster_rpc_timeout(const muster_rpc_agent *a)
 {
-    return atomic_load(&a->timeout_ms);
+    return mu_api_timeout_public(atomic_load(&a->timeout_ms));
 }
 
 /* --- the agent of the process ----------------------------------------------------------------- */

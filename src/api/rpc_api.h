@@ -3,8 +3,10 @@
  *
  *     rpc.c         life, workers, the current agent, metrics
  *     rpc_devices.c devices, and the maps to other workers' devices
- *     rpc_future.c  calls and their futures
- *     rpc_serve.c   handlers, the threads they may block on
+ *     rpc_call.c    how calls begin
+ *     rpc_future.c  and end, as futures (rpc_future.h)
+ *     rpc_serve.c   handlers, the threads they may block on (rpc_serve.h)
+ *     rpc_in.c      a call that came in, as its handler sees it
  *     rpc_stream.c  streams, both ends
  *     rpc_pool.c    memory for long messages
  *     rpc_member.c  what a worker says of itself in a group
@@ -145,14 +147,26 @@ void mu_rpc_handlers_free(muster_rpc_agent *a);
 /** Appends a message of these parts. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_rpc_encode_parts(struct mu_buf *out, const struct muster_rpc_part *parts, size_t count);
 
-/* --- rpc_future.c ----------------------------------------------------------------------------- */
+/* --- rpc_call.c ------------------------------------------------------------------------------- */
 
-/** MUSTER_EINVAL, and its text is kept. */
-int mu_rpc_check_request(const struct muster_rpc_request *q);
+/* A caller's request that was checked. Its texts and parts are still the caller's. */
+struct mu_rpc_request {
+    struct muster_rpc_request q;
+    struct mu_rpc_retry_options retry;
+    uint32_t timeout_ms; /* as the services have it */
+};
+
+/** Takes a request of a call or a remote reference. MUSTER_EINVAL, and its text is kept. */
+int mu_rpc_take_request(const muster_rpc_agent *a, const struct muster_rpc_request *request,
+                        struct mu_rpc_request *ret);
+/** As muster_rpc_call(). On the loop, before the callbacks, the call's end calls `over` (may be
+ * NULL), even if the user has freed the future. */
+int mu_rpc_call_over(muster_rpc_agent *a, const struct muster_rpc_request *request,
+                     void (*over)(void *context), void *context, muster_rpc_future **ret_future);
 /** Waits for the future's end. An error frees it, and its text is kept. */
 int mu_rpc_future_await(muster_rpc_future *f, muster_rpc_future **ret_future);
 /** Makes a future that mu_rref_agent_fetch() begins on the loop. Errors as muster_rpc_call(). */
-int mu_rpc_future_for_fetch(muster_rpc_agent *a, const struct muster_rpc_request *q,
+int mu_rpc_future_for_fetch(muster_rpc_agent *a, const struct muster_rpc_request *request,
                             muster_rpc_future **ret_future, struct mu_rref_fetch **ret_fetch);
 
 /* --- rpc_member.c ----------------------------------------------------------------------------- */

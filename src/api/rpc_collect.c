@@ -45,11 +45,6 @@ static void lead_on_loop(struct mu_door *door)
     mu_rpc_agent_turn(agent);
 }
 
-static uint32_t timeout_of(const muster_rpc_agent *a, int64_t timeout_ms)
-{
-    return timeout_ms == MUSTER_TIMEOUT_DEFAULT ? muster_rpc_timeout(a) : (uint32_t)timeout_ms;
-}
-
 /* --- one of the others ------------------------------------------------------------------------ */
 
 /* The leader ends the call in time; we do so only if the leader is silent. */
@@ -57,7 +52,7 @@ static int wait_for_leader(muster_rpc_future *f, const char *leader, const char 
                            uint32_t wait_ms)
 {
     struct mu_errmsg msg;
-    int err = muster_rpc_future_wait(f, wait_ms == 0 ? MUSTER_RPC_FOREVER
+    int err = muster_rpc_future_wait(f, wait_ms == 0 ? MUSTER_TIMEOUT_NEVER
                                                      : (int64_t)wait_ms + MU_RPC_GATHER_LATE_MS);
 
     if (err != MUSTER_ETIMEDOUT || muster_rpc_future_ended(f)) {
@@ -70,25 +65,23 @@ static int wait_for_leader(muster_rpc_future *f, const char *leader, const char 
 }
 
 static int follow(muster_rpc_agent *a, const char *leader, const char *tag,
-                  struct muster_bytes object, int64_t timeout_ms, muster_rpc_future **ret_future)
+                  struct muster_bytes object, uint32_t wait_ms, muster_rpc_future **ret_future)
 {
-    uint32_t wait_ms = timeout_of(a, timeout_ms);
     uint8_t patience[4];
     struct muster_rpc_part parts[3] = {
         {muster_str(tag), MUSTER_RPC_CPU},
         {object, MUSTER_RPC_CPU},
         {{patience, sizeof(patience)}, MUSTER_RPC_CPU},
     };
-    struct muster_rpc_request q = {
-        .to = leader,
-        .method = MU_RPC_GATHER_METHOD,
-        .parts = parts,
-        .part_count = 3,
-        .timeout_ms = MUSTER_TIMEOUT_NEVER,
-    };
+    struct muster_rpc_request q = muster_rpc_request_defaults();
     muster_rpc_future *f;
     int err;
 
+    q.to = leader;
+    q.method = MU_RPC_GATHER_METHOD;
+    q.parts = parts;
+    q.part_count = 3;
+    q.timeout_ms = MUSTER_TIMEOUT_NEVER;
     mu_put_u32(patience, wait_ms);
     err = muster_rpc_call(a, &q, &f);
     if (err != 0) {
@@ -150,7 +143,8 @@ static int sort_group(const muster_rpc_agent *a, const char *const *workers, siz
                                                            : "a worker is in the group twice");
 }
 
-static int check(const muster_rpc_agent *a, size_t count, const char *tag, int64_t timeout_ms)
+static int check(const muster_rpc_agent *a, size_t count, const char *tag, int64_t timeout_ms,
+                 uint32_t *ret_wait_ms)
 {
     if (mu_runtime_is_mine(a->rt)) {
         return mu_api_error(MUSTER_EINVAL,
@@ -162,11 +156,7 @@ static int check(const muster_rpc_agent *a, size_t count, const char *tag, int64
     if (count == 0 || count > 32768) {
         return mu_api_error(MUSTER_EINVAL, "a group must have 1 to 32768 workers");
     }
-    if (timeout_ms < MUSTER_TIMEOUT_DEFAULT || timeout_ms > INT32_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a timeout must be -1 (default), 0 (never) or up to "
-                                           "2147483647 ms");
-    }
-    return 0;
+    return mu_api_timeout(timeout_ms, atomic_load(&a->timeout_ms), ret_wait_ms);
 }
 
 /* A call with a tag that is under way here, in the memory of the waiting caller. */
@@ -246,7 +236,7 @@ static int place_values(const muster_rpc_agent *a, const struct group *g,
 
 /* Leads the group; the result is in `d`. */
 static int lead_group(muster_rpc_agent *a, const struct group *g, const char *tag,
-                      struct muster_bytes object, bool broadcast, int64_t timeout_ms,
+                      struct muster_bytes object, bool broadcast, uint32_t wait_ms,
                       struct lead_door *d)
 {
     d->lead = (struct mu_rpc_lead){
@@ -256,7 +246,7 @@ static int lead_group(muster_rpc_agent *a, const struct group *g, const char *ta
         .place = g->place,
         .object = mu_span(object.data, object.len),
         .broadcast = broadcast,
-        .timeout_ms = timeout_of(a, timeout_ms),
+        .timeout_ms = wait_ms,
         .done = on_done,
     };
     mu_buf_init(&d->message, SIZE_MAX / 4);
@@ -265,7 +255,7 @@ static int lead_group(muster_rpc_agent *a, const struct group *g, const char *ta
 }
 
 static int gather(muster_rpc_agent *a, const struct group *g, const char *const *workers,
-                  size_t count, const char *tag, struct muster_bytes object, int64_t timeout_ms,
+                  size_t count, const char *tag, struct muster_bytes object, uint32_t wait_ms,
                   struct muster_values *ret_values)
 {
     struct mu_rpc_part *parts = NULL;
@@ -275,10 +265,10 @@ static int gather(muster_rpc_agent *a, const struct group *g, const char *const 
     int err;
 
     if (g->place == 0) {
-        err = lead_group(a, g, tag, object, false, timeout_ms, &d);
+        err = lead_group(a, g, tag, object, false, wait_ms, &d);
         err = err != 0 ? err : mu_rpc_msg_decode(mu_buf_span(&d.message), &parts, &got);
     } else {
-        err = follow(a, g->leader, tag, object, timeout_ms, &future);
+        err = follow(a, g->leader, tag, object, wait_ms, &future);
         got = err == 0 ? muster_rpc_future_part_count(future) : 0;
         parts = err == 0 ? mu_calloc(got + 1, sizeof(*parts)) : NULL;
         for (size_t i = 0; parts != NULL && i < got; i++) {
@@ -305,7 +295,8 @@ int muster_rpc_all_gather(muster_rpc_agent *a, const char *const *workers, size_
 {
     struct group g = {0};
     struct tag_in_use in_use;
-    int err = check(a, count, tag, timeout_ms);
+    uint32_t wait_ms = 0;
+    int err = check(a, count, tag, timeout_ms, &wait_ms);
 
     if (err == 0) {
         err = sort_group(a, workers, count, &g);
@@ -313,7 +304,7 @@ int muster_rpc_all_gather(muster_rpc_agent *a, const char *const *workers, size_
     if (err == 0) {
         err = take_tag(a, &in_use, tag);
         if (err == 0) {
-            err = gather(a, &g, workers, count, tag, object, timeout_ms, ret_values);
+            err = gather(a, &g, workers, count, tag, object, wait_ms, ret_values);
             give_tag(a, &in_use);
         }
     }
@@ -322,16 +313,16 @@ int muster_rpc_all_gather(muster_rpc_agent *a, const char *const *workers, size_
 }
 
 static int broadcast(muster_rpc_agent *a, const struct group *g, const char *root, const char *tag,
-                     struct muster_bytes object, int64_t timeout_ms, struct muster_value *ret_value)
+                     struct muster_bytes object, uint32_t wait_ms, struct muster_value *ret_value)
 {
     struct lead_door d = {.status = 0};
     muster_rpc_future *future = NULL;
     int err;
 
     if (strcmp(root, a->name) == 0) {
-        err = lead_group(a, g, tag, object, true, timeout_ms, &d);
+        err = lead_group(a, g, tag, object, true, wait_ms, &d);
     } else {
-        err = follow(a, root, tag, (struct muster_bytes){0}, timeout_ms, &future);
+        err = follow(a, root, tag, (struct muster_bytes){0}, wait_ms, &future);
         object = err == 0 ? muster_rpc_future_part(future, 0).data : object;
     }
     if (err == 0) {
@@ -348,7 +339,8 @@ int muster_rpc_broadcast(muster_rpc_agent *a, const char *const *workers, size_t
 {
     struct group g = {0};
     struct tag_in_use in_use;
-    int err = check(a, count, tag, timeout_ms);
+    uint32_t wait_ms = 0;
+    int err = check(a, count, tag, timeout_ms, &wait_ms);
 
     if (err == 0) {
         err = sort_group(a, workers, count, &g);
@@ -361,7 +353,7 @@ int muster_rpc_broadcast(muster_rpc_agent *a, const char *const *workers, size_t
     if (err == 0) {
         err = take_tag(a, &in_use, tag);
         if (err == 0) {
-            err = broadcast(a, &g, root, tag, object, timeout_ms, ret_value);
+            err = broadcast(a, &g, root, tag, object, wait_ms, ret_value);
             give_tag(a, &in_use);
         }
     }

@@ -154,11 +154,12 @@ static void take_away(muster_store *store, const struct mu_rpc_keys *k)
     muster_op **ops = mu_calloc(k->count, sizeof(*ops));
 
     for (size_t i = 0; ops != NULL && i < k->count; i++) {
-        struct muster_store_request q = {.verb = MUSTER_STORE_DELETE,
-                                         .keys = &k->keys[i],
-                                         .key_count = 1,
-                                         .timeout_ms = TIDY_MS};
+        struct muster_store_request q = muster_store_request_defaults();
 
+        q.verb = MUSTER_STORE_DELETE;
+        q.keys = &k->keys[i];
+        q.key_count = 1;
+        q.timeout_ms = TIDY_MS;
         (void)muster_store_submit(store, &q, &ops[i]);
     }
     for (size_t i = 0; ops != NULL && i < k->count; i++) {
@@ -220,20 +221,28 @@ int muster_rpc_follow_round(muster_rpc_agent *a, const struct muster_rdzv_info *
 
 /* --- round after round ------------------------------------------------------------------------ */
 
+void muster_rpc_following_init(struct muster_rpc_following *ret, size_t size)
+{
+    struct muster_rpc_following ours = {.timeout_ms = MUSTER_TIMEOUT_NEVER};
+
+    mu_api_give(ret, size, &ours, sizeof(ours));
+}
+
 /* Learns the group for as long as the round lasts: a worker that dies before it has told its name
  * ends the round. */
 static int learn_round(muster_rpc_agent *a, muster_rdzv *rdzv, const struct muster_rdzv_info *round,
-                       int64_t timeout_ms)
+                       uint32_t timeout_ms)
 {
     int64_t waited = 0;
 
     for (;;) {
-        int64_t slice =
-            timeout_ms != 0 && timeout_ms - waited < SLICE_MS ? timeout_ms - waited : SLICE_MS;
+        int64_t slice = timeout_ms != MU_API_NO_BOUND && timeout_ms - waited < SLICE_MS
+                            ? timeout_ms - waited
+                            : SLICE_MS;
         int err = muster_rpc_follow_round(a, round, slice);
 
         waited += slice;
-        if (err != MUSTER_ETIMEDOUT || (timeout_ms != 0 && waited >= timeout_ms) ||
+        if (err != MUSTER_ETIMEDOUT || (timeout_ms != MU_API_NO_BOUND && waited >= timeout_ms) ||
             muster_rdzv_ended(rdzv, 0) != MUSTER_ETIMEDOUT) {
             return err;
         }
@@ -247,24 +256,32 @@ static int sit_out(muster_rdzv *rdzv)
     int err;
 
     do {
-        err = muster_rdzv_wait_event(rdzv, MUSTER_RDZV_FOREVER, &event);
+        err = muster_rdzv_wait_event(rdzv, MUSTER_TIMEOUT_NEVER, &event);
     } while (err == 0 && event.kind == MUSTER_RDZV_EVENT_WAITING && event.waiting == 0);
     return err;
 }
 
 int muster_rpc_follow(muster_rpc_agent *a, muster_rdzv *rdzv,
-                      const struct muster_rpc_following *following)
+                      const struct muster_rpc_following *given)
 {
+    struct muster_rpc_following following;
     struct muster_rdzv_info round;
-    int err;
+    uint32_t timeout_ms = MU_API_NO_BOUND;
+    int err = MU_API_TAKE(rpc_following, &following, given);
 
+    if (err == 0) {
+        err = mu_api_timeout(following.timeout_ms, MU_API_NO_BOUND, &timeout_ms);
+    }
+    if (err != 0) {
+        return err;
+    }
     if (!mu_rdzv_hold(rdzv)) {
         return MUSTER_ECLOSED;
     }
     while ((err = muster_rdzv_next(rdzv, &round)) == 0) {
-        err = learn_round(a, rdzv, &round, following->timeout_ms);
-        if (err == 0 && following->round != NULL) {
-            following->round(a, &round, following->context);
+        err = learn_round(a, rdzv, &round, timeout_ms);
+        if (err == 0 && following.round != NULL) {
+            following.round(a, &round, following.context);
         }
         if (err == 0) {
             err = sit_out(rdzv);

@@ -46,17 +46,21 @@ static int64_t now_ms(void)
 int mu_rpc_until(const muster_rpc_agent *a, const muster_store *store, int64_t timeout_ms,
                  int64_t *ret_until)
 {
+    uint32_t ms;
+    int err;
+
     if (mu_runtime_is_mine(a->rt)) {
         return mu_api_error(MUSTER_EINVAL,
                             "this call waits: make it on a thread of your own, not the runtime's");
     }
-    if (timeout_ms < MUSTER_TIMEOUT_DEFAULT || timeout_ms > UINT32_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a timeout must be -1 (the store's), 0 (never) or up to "
-                                           "4294967295 ms");
+    if (timeout_ms == MUSTER_TIMEOUT_DEFAULT) {
+        timeout_ms = muster_store_timeout(store);
     }
-    timeout_ms = timeout_ms == MUSTER_TIMEOUT_DEFAULT ? muster_store_timeout(store) : timeout_ms;
-    *ret_until = timeout_ms == 0 ? MU_RPC_NO_END : now_ms() + timeout_ms;
-    return 0;
+    err = mu_api_timeout(timeout_ms, MU_API_NO_BOUND, &ms);
+    if (err == 0) {
+        *ret_until = ms == MU_API_NO_BOUND ? MU_RPC_NO_END : now_ms() + ms;
+    }
+    return err;
 }
 
 int64_t mu_rpc_left(int64_t until)

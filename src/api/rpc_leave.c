@@ -47,7 +47,7 @@ struct idle_door {
     struct mu_rpc_idle idle;
     struct mu_timer timer;
     bool at_once;
-    int64_t wait_ms; /* 0: for ever */
+    int64_t wait_ms; /* or MUSTER_TIMEOUT_NEVER */
     uint64_t begun;
     uint64_t ended;
     int err;
@@ -94,7 +94,7 @@ static void look_on_loop(struct mu_door *door)
         return;
     }
     mu_timer_init(&d->timer, on_timer);
-    if (d->wait_ms != 0) {
+    if (d->wait_ms != MUSTER_TIMEOUT_NEVER) {
         mu_env_timer_arm(env, &d->timer,
                          mu_mono_add_ms(mu_env_now(env).mono, (uint64_t)d->wait_ms));
     }

@@ -2,39 +2,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "api/rpc_api.h"
+#include "api/rpc_serve.h"
 #include "core/alloc.h"
-
-struct served_method {
-    struct mu_rpc_method base;
-    muster_rpc_handler *handler;
-    void *context;
-    uint32_t flags;
-    struct muster_rpc_profile profile; /* in ns, under the agent's lock */
-};
-
-struct muster_rpc_call_in {
-    muster_rpc_agent *agent;
-    struct served_method *method;
-    struct mu_rpc_in *in; /* the loop's */
-    struct mu_rpc_job job;
-    struct mu_post post;
-    struct mu_buf buf; /* the message that came */
-    struct mu_rpc_part *parts;
-    size_t part_count;
-    char caller[MU_RPC_WORKER_MAX + 1];
-    struct timespec deadline; /* on the threads' clock */
-    bool has_deadline;
-    uint64_t came_ns; /* 0: profiling is off */
-    uint64_t began_ns;
-    /* Under the agent's lock. */
-    int canceled;
-    void (*on_cancel)(muster_rpc_call_in *call, void *context);
-    void *cancel_context;
-    /* The answer. */
-    int status;
-    struct mu_buf answer;
-};
 
 /* --- counting --------------------------------------------------------------------------------- */
 
@@ -96,6 +65,7 @@ static void answer_on_loop(struct mu_post *post)
     muster_rpc_call_in *c = MU_CONTAINER_OF(post, muster_rpc_call_in, post);
     struct mu_rpc_agent *agent = c->agent->agent;
 
+    mu_queued_fini(&c->place);
     mu_rpc_in_reply_buf(c->in, c->status, &c->answer);
     mu_rpc_pool_give(c->agent->pool, &c->buf);
     mu_free(c->parts);
@@ -103,16 +73,23 @@ static void answer_on_loop(struct mu_post *post)
     mu_rpc_agent_turn(agent);
 }
 
-static void answer(muster_rpc_call_in *c, int status)
+static void answer_later(muster_rpc_call_in *c, int status)
 {
     c->status = status;
     count_end(c, status);
-    if (mu_runtime_is_mine(c->agent->rt)) {
-        answer_on_loop(&c->post);
-    } else {
-        c->post.run = answer_on_loop;
-        mu_uv_env_post(c->agent->rt->uv, &c->post);
+    c->post.run = answer_on_loop;
+    mu_uv_env_post(c->agent->rt->uv, &c->post);
+}
+
+static void answer(muster_rpc_call_in *c, int status)
+{
+    if (!mu_runtime_is_mine(c->agent->rt)) {
+        answer_later(c, status);
+        return;
     }
+    c->status = status;
+    count_end(c, status);
+    answer_on_loop(&c->post);
 }
 
 int mu_rpc_encode_parts(struct mu_buf *out, const struct muster_rpc_part *parts, size_t count)
@@ -173,14 +150,44 @@ void muster_rpc_reply(muster_rpc_call_in *c, const struct muster_rpc_part *parts
     answer(c, err);
 }
 
-void muster_rpc_fail(muster_rpc_call_in *c, int code, const char *text)
+static void say(muster_rpc_call_in *c, const char *text)
 {
     size_t len = text == NULL ? 0 : strlen(text);
 
     mu_buf_reset(&c->answer);
     (void)mu_buf_append(&c->answer,
                         mu_span(text, len < MU_RPC_MESSAGE_MAX ? len : MU_RPC_MESSAGE_MAX));
+}
+
+void muster_rpc_fail(muster_rpc_call_in *c, int code, const char *text)
+{
+    say(c, text);
     answer(c, code < 0 ? code : MUSTER_EREMOTE);
+}
+
+/* --- queues ----------------------------------------------------------------------------------- */
+
+static const char queue_freed[] = "the worker has freed the queue of this method";
+
+/* The queue was freed, and nobody took the call. */
+static void on_dropped(struct mu_queued *place)
+{
+    muster_rpc_call_in *c = MU_CONTAINER_OF(place, muster_rpc_call_in, place);
+
+    say(c, queue_freed);
+    answer_later(c, MUSTER_ECLOSED);
+}
+
+static void enter_queue(muster_rpc_call_in *c)
+{
+    struct mu_rpc_served *m = c->method;
+
+    mu_queued_init(&c->place, m->queue, c, m->context);
+    c->place.dropped = on_dropped;
+    count_begin(c);
+    if (!mu_queued_push(&c->place, MUSTER_QUEUED_CALL)) {
+        muster_rpc_fail(c, MUSTER_ECLOSED, queue_freed);
+    }
 }
 
 /* --- threads ---------------------------------------------------------------------------------- */
@@ -260,7 +267,7 @@ void mu_rpc_threads_end(muster_rpc_agent *a)
 
 static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct mu_span message)
 {
-    struct served_method *m = MU_CONTAINER_OF(base, struct served_method, base.base);
+    struct mu_rpc_served *m = MU_CONTAINER_OF(base, struct mu_rpc_served, base.base);
     muster_rpc_call_in *c = mu_calloc(1, sizeof(*c));
     int err = c == NULL ? MUSTER_ENOMEM : 0;
 
@@ -296,7 +303,9 @@ static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct m
     if ((m->flags & MUSTER_RPC_BLOCKS) != 0 || is_profiled(c)) {
         c->came_ns = now_ns();
     }
-    if ((m->flags & MUSTER_RPC_BLOCKS) == 0) {
+    if (m->queue != NULL) {
+        enter_queue(c);
+    } else if ((m->flags & MUSTER_RPC_BLOCKS) == 0) {
         count_begin(c);
         m->handler(c, m->context);
     } else if (!mu_rpc_enqueue(c->agent, &c->job)) {
@@ -319,6 +328,10 @@ static void on_cancel(struct mu_rpc_in *in, int why)
     (void)pthread_mutex_unlock(&a->lock);
     if (told != NULL) {
         told(c, context);
+    } else if (mu_queued_leave(&c->place)) {
+        /* Nobody has taken it. Later, as the agent is in the middle of something. */
+        say(c, "canceled before it was taken from the queue");
+        answer_later(c, why);
     }
 }
 
@@ -391,7 +404,7 @@ int muster_rpc_register(muster_rpc_agent *a, const char *method, muster_rpc_hand
                         void *context, uint32_t flags)
 {
     struct mu_rpc_method *base;
-    struct served_method *m;
+    struct mu_rpc_served *m;
     int err;
 
     if (handler == NULL || flags > MUSTER_RPC_BLOCKS) {
@@ -401,7 +414,7 @@ int muster_rpc_register(muster_rpc_agent *a, const char *method, muster_rpc_hand
     if (err != 0) {
         return err;
     }
-    m = MU_CONTAINER_OF(base, struct served_method, base);
+    m = MU_CONTAINER_OF(base, struct mu_rpc_served, base);
     m->handler = handler;
     m->context = context;
     m->flags = flags;
@@ -410,11 +423,40 @@ int muster_rpc_register(muster_rpc_agent *a, const char *method, muster_rpc_hand
     return mu_rpc_serve_method(a, base);
 }
 
-static struct served_method *served_of(struct mu_list *it)
+int muster_rpc_register_queue(muster_rpc_agent *a, const char *method, muster_queue *queue,
+                              void *context)
+{
+    struct mu_rpc_method *base;
+    struct mu_rpc_served *m;
+    int err;
+
+    if (queue == NULL) {
+        return mu_api_error(MUSTER_EINVAL, "muster_rpc_register_queue() needs a queue");
+    }
+    err = mu_queue_check(queue, a->rt);
+    if (err == 0) {
+        err = mu_rpc_method_new(method, sizeof(*m), &base);
+    }
+    if (err != 0) {
+        return err;
+    }
+    m = MU_CONTAINER_OF(base, struct mu_rpc_served, base);
+    m->queue = mu_queue_ref(queue);
+    m->context = context;
+    base->base.start = on_start;
+    base->base.cancel = on_cancel;
+    err = mu_rpc_serve_method(a, base);
+    if (err != 0) {
+        mu_queue_unref(queue);
+    }
+    return err;
+}
+
+static struct mu_rpc_served *served_of(struct mu_list *it)
 {
     struct mu_rpc_method *m = MU_CONTAINER_OF(it, struct mu_rpc_method, link);
 
-    return m->base.start == on_start ? MU_CONTAINER_OF(m, struct served_method, base) : NULL;
+    return m->base.start == on_start ? MU_CONTAINER_OF(m, struct mu_rpc_served, base) : NULL;
 }
 
 size_t mu_rpc_profiles(muster_rpc_agent *a, struct muster_rpc_profile *ret, size_t cap)
@@ -423,7 +465,7 @@ size_t mu_rpc_profiles(muster_rpc_agent *a, struct muster_rpc_profile *ret, size
 
     (void)pthread_mutex_lock(&a->lock);
     MU_LIST_FOREACH (it, &a->handlers) {
-        struct served_method *m = served_of(it);
+        struct mu_rpc_served *m = served_of(it);
 
         if (m != NULL && count < cap) {
             ret[count] = m->profile;
@@ -443,7 +485,7 @@ void mu_rpc_profiles_reset(muster_rpc_agent *a)
 {
     (void)pthread_mutex_lock(&a->lock);
     MU_LIST_FOREACH (it, &a->handlers) {
-        struct served_method *m = served_of(it);
+        struct mu_rpc_served *m = served_of(it);
 
         if (m != NULL) {
             m->profile = (struct muster_rpc_profile){0};
@@ -455,89 +497,11 @@ void mu_rpc_profiles_reset(muster_rpc_agent *a)
 void mu_rpc_handlers_free(muster_rpc_agent *a)
 {
     MU_LIST_FOREACH_SAFE (it, tmp, &a->handlers) {
+        struct mu_rpc_served *m = served_of(it);
+
+        if (m != NULL && m->queue != NULL) {
+            mu_queue_unref(m->queue);
+        }
         mu_free(MU_CONTAINER_OF(it, struct mu_rpc_method, link));
-    }
-}
-
-/* --- the call --------------------------------------------------------------------------------- */
-
-const char *muster_rpc_in_method(const muster_rpc_call_in *c)
-{
-    return c->method->base.base.method;
-}
-
-const char *muster_rpc_in_caller(const muster_rpc_call_in *c)
-{
-    return c->caller;
-}
-
-size_t muster_rpc_in_part_count(const muster_rpc_call_in *c)
-{
-    return c->part_count;
-}
-
-struct muster_rpc_part muster_rpc_in_part(const muster_rpc_call_in *c, size_t index)
-{
-    if (index >= c->part_count) {
-        return (struct muster_rpc_part){.device = MUSTER_RPC_CPU};
-    }
-    return (struct muster_rpc_part){{c->parts[index].data.data, c->parts[index].data.len},
-                                    c->parts[index].device};
-}
-
-int64_t muster_rpc_in_time_left(const muster_rpc_call_in *c)
-{
-    struct timespec now = mu_wait_until(0);
-    int64_t left;
-
-    if (!c->has_deadline) {
-        return -1;
-    }
-    left = (int64_t)(c->deadline.tv_sec - now.tv_sec) * 1000 +
-           (c->deadline.tv_nsec - now.tv_nsec) / 1000000;
-    return left < 0 ? 0 : left;
-}
-
-int muster_rpc_in_canceled(const muster_rpc_call_in *c)
-{
-    int why;
-
-    (void)pthread_mutex_lock(&c->agent->lock);
-    why = c->canceled;
-    (void)pthread_mutex_unlock(&c->agent->lock);
-    return why;
-}
-
-int muster_rpc_in_wait_canceled(muster_rpc_call_in *c, uint32_t timeout_ms)
-{
-    muster_rpc_agent *a = c->agent;
-    struct timespec at = mu_wait_until(timeout_ms);
-    int why;
-
-    if (mu_runtime_is_mine(a->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would hold up all "
-                                           "calls: register the method with MUSTER_RPC_BLOCKS");
-    }
-    (void)pthread_mutex_lock(&a->lock);
-    while (c->canceled == 0 && pthread_cond_timedwait(&a->cond, &a->lock, &at) == 0) {
-    }
-    why = c->canceled;
-    (void)pthread_mutex_unlock(&a->lock);
-    return why != 0 ? 0 : mu_api_error(MUSTER_ETIMEDOUT, "the call was not canceled");
-}
-
-void muster_rpc_in_on_cancel(muster_rpc_call_in *c,
-                             void (*canceled)(muster_rpc_call_in *call, void *context),
-                             void *context)
-{
-    bool at_once;
-
-    (void)pthread_mutex_lock(&c->agent->lock);
-    at_once = c->canceled != 0;
-    c->on_cancel = canceled;
-    c->cancel_context = context;
-    (void)pthread_mutex_unlock(&c->agent->lock);
-    if (at_once) {
-        canceled(c, context);
     }
 }

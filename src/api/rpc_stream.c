@@ -390,9 +390,8 @@ static int check_open(const struct muster_rpc_request *q)
     if (mu_rpc_check_method(q->method) != 0) {
         return MUSTER_EINVAL;
     }
-    if (q->flags != 0 || q->timeout_ms < MUSTER_TIMEOUT_DEFAULT || q->timeout_ms > INT32_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a stream takes no flags, and a timeout up to "
-                                           "2147483647 ms");
+    if (q->flags != 0) {
+        return mu_api_error(MUSTER_EINVAL, "a stream takes no flags");
     }
     return 0;
 }
@@ -412,15 +411,12 @@ static int resolve(muster_rpc_stream *s, const struct muster_rpc_request *q)
     return s->mapped ? mu_rpc_copy_map(s->agent, s->to, &s->map) : 0;
 }
 
-int muster_rpc_stream_open(muster_rpc_agent *a, const struct muster_rpc_request *q,
-                           muster_rpc_stream **ret_stream)
+static int open_stream(muster_rpc_agent *a, const struct muster_rpc_request *q, uint32_t timeout_ms,
+                       muster_rpc_stream **ret_stream)
 {
     muster_rpc_stream *s;
-    int err = check_open(q);
+    int err;
 
-    if (err != 0) {
-        return err;
-    }
     s = new_stream(a, true);
     if (s == NULL) {
         return mu_api_error(MUSTER_ENOMEM, NULL);
@@ -443,8 +439,7 @@ int muster_rpc_stream_open(muster_rpc_agent *a, const struct muster_rpc_request 
         .part_count = 1,
         .raw = true,
         .stream = true,
-        .timeout_ms = q->timeout_ms == MUSTER_TIMEOUT_DEFAULT ? muster_rpc_timeout(a)
-                                                              : (uint32_t)q->timeout_ms,
+        .timeout_ms = timeout_ms,
         .ended = on_out_ended,
         .item = on_out_item,
         .writable = on_out_writable,
@@ -454,6 +449,22 @@ int muster_rpc_stream_open(muster_rpc_agent *a, const struct muster_rpc_request 
     *ret_stream = s;
     mu_uv_env_post(a->rt->uv, &s->post);
     return 0;
+}
+
+int muster_rpc_stream_open(muster_rpc_agent *a, const struct muster_rpc_request *request,
+                           muster_rpc_stream **ret_stream)
+{
+    struct muster_rpc_request q;
+    uint32_t timeout_ms = 0;
+    int err = MU_API_TAKE(rpc_request, &q, request);
+
+    if (err == 0) {
+        err = check_open(&q);
+    }
+    if (err == 0) {
+        err = mu_api_timeout(q.timeout_ms, atomic_load(&a->timeout_ms), &timeout_ms);
+    }
+    return err != 0 ? err : open_stream(a, &q, timeout_ms, ret_stream);
 }
 
 void muster_rpc_stream_close(muster_rpc_stream *s)
@@ -585,12 +596,17 @@ static bool wait_change(muster_rpc_stream *s, int64_t timeout_ms, const struct t
 int muster_rpc_stream_send(muster_rpc_stream *s, const struct muster_rpc_part *parts, size_t count,
                            int64_t timeout_ms)
 {
-    struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     struct mu_errmsg text = {0};
+    struct timespec at;
     bool late = false;
-    int err = 0;
-    struct item *item = new_item(s, parts, count, &err);
+    struct item *item;
+    int err = mu_api_patience(timeout_ms, &timeout_ms);
 
+    if (err != 0) {
+        return err;
+    }
+    at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
+    item = new_item(s, parts, count, &err);
     if (err != 0) {
         return mu_api_error(err, err == MUSTER_EINVAL ? UNMAPPED : NULL);
     }
@@ -649,12 +665,16 @@ static int show(muster_rpc_stream *s, struct item *item, const struct muster_rpc
 int muster_rpc_stream_recv(muster_rpc_stream *s, const struct muster_rpc_part **ret_parts,
                            size_t *ret_count, int64_t timeout_ms)
 {
-    struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     struct item *item = NULL;
     struct mu_errmsg text;
+    struct timespec at;
     bool late = false;
-    int err = 0;
+    int err = mu_api_patience(timeout_ms, &timeout_ms);
 
+    if (err != 0) {
+        return err;
+    }
+    at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     if (mu_runtime_is_mine(s->rt)) {
         return mu_api_error(MUSTER_EINVAL,
                             "this call waits: make it on a thread of your own, not the runtime's");

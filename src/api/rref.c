@@ -219,19 +219,23 @@ static int check_agent(const muster_rpc_agent *a)
                                      "agent with an id");
 }
 
-int muster_rref_remote(muster_rpc_agent *a, const struct muster_rpc_request *q,
+int muster_rref_remote(muster_rpc_agent *a, const struct muster_rpc_request *request,
                        muster_rref **ret_rref)
 {
-    struct rref_door d = {.to = q->to, .to_id = q->to_id};
+    struct mu_rpc_request asked;
+    const struct muster_rpc_request *q = &asked.q;
+    struct rref_door d = {0};
     struct mu_rpc_part *parts;
     int err = check_agent(a);
 
     if (err == 0) {
-        err = mu_rpc_check_request(q);
+        err = mu_rpc_take_request(a, request, &asked);
     }
     if (err != 0) {
         return err;
     }
+    d.to = q->to;
+    d.to_id = q->to_id;
     parts = mu_calloc(q->part_count + 1, sizeof(*parts));
     if (parts == NULL) {
         return mu_api_error(MUSTER_ENOMEM, NULL);
@@ -242,11 +246,9 @@ int muster_rref_remote(muster_rpc_agent *a, const struct muster_rpc_request *q,
             .method = q->method,
             .parts = parts,
             .part_count = q->part_count,
-            .timeout_ms = q->timeout_ms == MUSTER_TIMEOUT_DEFAULT ? muster_rpc_timeout(a)
-                                                                  : (uint32_t)q->timeout_ms,
+            .timeout_ms = asked.timeout_ms,
             .retrying = (q->flags & MUSTER_RPC_RETRY) != 0,
-            .retry = {q->retry.retries_max, q->retry.duration_ms, q->retry.backoff,
-                      q->retry.jitter},
+            .retry = asked.retry,
         };
         err = pass(a, &d, remote_on_loop, ret_rref);
     }
@@ -350,11 +352,15 @@ bool muster_rref_is_confirmed(muster_rref *r)
 
 int muster_rref_wait_confirmed(muster_rref *r, int64_t timeout_ms)
 {
-    struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     struct mu_errmsg text;
+    struct timespec at;
     int status;
-    int err = 0;
+    int err = mu_api_patience(timeout_ms, &timeout_ms);
 
+    if (err != 0) {
+        return err;
+    }
+    at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     (void)pthread_mutex_lock(&r->lock);
     if (r->agent != NULL && mu_runtime_is_mine(r->rt) && timeout_ms != 0) {
         (void)pthread_mutex_unlock(&r->lock);
@@ -386,17 +392,16 @@ static void fetch_on_loop(struct mu_door *door)
 int muster_rref_fetch(muster_rref *r, int64_t timeout_ms, muster_rpc_done *done, void *context,
                       muster_rpc_future **ret_future)
 {
-    struct muster_rpc_request q = {
-        .to = r->owner,
-        .method = "muster::RRef.fetch",
-        .timeout_ms = timeout_ms,
-        .done = done,
-        .context = context,
-    };
+    struct muster_rpc_request q = muster_rpc_request_defaults();
     struct rref_door d = {.rref = r};
     muster_rpc_agent *a;
     int err = agent_of(r, &a);
 
+    q.to = r->owner;
+    q.method = "muster::RRef.fetch";
+    q.timeout_ms = timeout_ms;
+    q.done = done;
+    q.context = context;
     if (err == 0) {
         err = mu_rpc_future_for_fetch(a, &q, ret_future, &d.fetch);
     }
@@ -486,8 +491,6 @@ void muster_rref_fork_end(muster_rpc_agent *a, const struct muster_rref_token *t
 /* A call that carries tokens. */
 struct carrier {
     muster_rpc_agent *agent;
-    muster_rpc_done *done;
-    void *context;
     size_t count;
     struct muster_rpc_part *parts;
     struct muster_rref_token tokens[];
@@ -500,14 +503,11 @@ static void end_tokens(struct carrier *c)
     }
 }
 
-static void on_carried(muster_rpc_future *future, void *context)
+static void on_carried(void *context)
 {
     struct carrier *c = context;
 
     end_tokens(c);
-    if (c->done != NULL) {
-        c->done(future, c->context);
-    }
     mu_free(c->parts);
     mu_free(c);
 }
@@ -535,18 +535,21 @@ static int begin_carrier(struct carrier *c, const struct muster_rpc_request *req
     q.parts = c->parts;
     q.part_count = request->part_count + count;
     q.flags |= MUSTER_RPC_ONCE;
-    q.done = on_carried;
-    q.context = c;
-    return muster_rpc_call(c->agent, &q, ret_future);
+    return mu_rpc_call_over(c->agent, &q, on_carried, c, ret_future);
 }
 
-int muster_rref_call(muster_rpc_agent *a, const struct muster_rpc_request *request,
+int muster_rref_call(muster_rpc_agent *a, const struct muster_rpc_request *asked,
                      muster_rref *const *rrefs, size_t count, muster_rpc_future **ret_future)
 {
     struct muster_rpc_worker worker = {.id = -1};
+    struct muster_rpc_request q;
+    const struct muster_rpc_request *request = &q;
     struct carrier *c;
-    int err = 0;
+    int err = MU_API_TAKE(rpc_request, &q, asked);
 
+    if (err != 0) {
+        return err;
+    }
     if (count > MU_RPC_PARTS_MAX || request->part_count > MU_RPC_PARTS_MAX) {
         return mu_api_error(MUSTER_EINVAL, "a message may have at most 65535 parts");
     }
@@ -565,8 +568,6 @@ int muster_rref_call(muster_rpc_agent *a, const struct muster_rpc_request *reque
         return mu_api_error(MUSTER_ENOMEM, NULL);
     }
     c->agent = a;
-    c->done = request->done;
-    c->context = request->context;
     err = begin_carrier(c, request, request->to != NULL ? request->to : worker.name, rrefs, count,
                         ret_future);
     if (err != 0) {

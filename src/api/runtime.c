@@ -130,9 +130,11 @@ static void *run_loop(void *context)
     return NULL;
 }
 
-struct muster_runtime_config muster_runtime_config_defaults(void)
+void muster_runtime_config_init(struct muster_runtime_config *ret, size_t size)
 {
-    return (struct muster_runtime_config){.lock = NULL};
+    struct muster_runtime_config ours = {.lock = NULL};
+
+    mu_api_give(ret, size, &ours, sizeof(ours));
 }
 
 int muster_runtime_new(muster_runtime **ret_runtime)
@@ -142,16 +144,36 @@ int muster_runtime_new(muster_runtime **ret_runtime)
     return muster_runtime_new_with(&config, ret_runtime);
 }
 
+/* The lock of the config; `ret` NULL: it comes from the environment. */
+static int take_lock(const struct muster_runtime_config *given, struct muster_lock *lock,
+                     const struct muster_lock **ret)
+{
+    struct muster_runtime_config config;
+    int err = MU_API_TAKE(runtime_config, &config, given);
+
+    if (err == 0 && config.lock != NULL) {
+        err = MU_API_TAKE(lock, lock, config.lock);
+    }
+    *ret = config.lock == NULL ? NULL : lock;
+    return err;
+}
+
 int muster_runtime_new_with(const struct muster_runtime_config *config,
                             muster_runtime **ret_runtime)
 {
     struct mu_errmsg msg = {0};
+    const struct muster_lock *lock;
+    struct muster_lock own;
     muster_runtime *rt;
     int err;
 
-    if (ret_runtime == NULL || config == NULL) {
+    if (ret_runtime == NULL) {
         return mu_api_error(MUSTER_EINVAL,
                             "muster_runtime_new: the place for the result is missing");
+    }
+    err = take_lock(config, &own, &lock);
+    if (err != 0) {
+        return err;
     }
     rt = mu_calloc(1, sizeof(*rt));
     if (rt == NULL) {
@@ -163,7 +185,7 @@ int muster_runtime_new_with(const struct muster_runtime_config *config,
         return mu_api_error(err, NULL);
     }
     rt->raw = mu_uv_env_env(rt->uv);
-    err = mu_locked_open(&rt->locked, rt->raw, config->lock, &msg);
+    err = mu_locked_open(&rt->locked, rt->raw, lock, &msg);
     if (err == 0) {
         rt->env = rt->locked.env;
         err = -pthread_create(&rt->thread, NULL, run_loop, rt);

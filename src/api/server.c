@@ -9,6 +9,7 @@
 #include "service/server/server.h"
 #include "transport/lmdb_disk.h"
 #include "transport/memory_limit.h"
+#include "transport/uv_env.h"
 
 struct muster_server {
     muster_runtime *rt;
@@ -24,7 +25,7 @@ struct muster_server {
     struct mu_errmsg why;
 };
 
-struct muster_server_config muster_server_config_defaults(void)
+static struct muster_server_config defaults(void)
 {
     struct mu_store_server_config d = mu_store_server_config_defaults();
 
@@ -42,6 +43,13 @@ struct muster_server_config muster_server_config_defaults(void)
         .session_grace_ms = d.rpc.grace_ms,
         .drain_ms = d.drain_ms,
     };
+}
+
+void muster_server_config_init(struct muster_server_config *ret, size_t size)
+{
+    struct muster_server_config ours = defaults();
+
+    mu_api_give(ret, size, &ours, sizeof(ours));
 }
 
 static void tell_stopped(void *context)
@@ -181,20 +189,14 @@ static int page_config(muster_server *s, const struct muster_server_config *c,
     return err;
 }
 
-int muster_server_start(muster_runtime *rt, const struct muster_server_config *config,
-                        muster_server **ret_server)
+static int start(muster_runtime *rt, const struct muster_server_config *config,
+                 muster_server **ret_server)
 {
     struct server_door d = {.err = 0};
     struct mu_disk *disk = NULL;
     muster_server *s;
-    int err = mu_runtime_is_mine(rt)
-                  ? mu_api_error(MUSTER_EINVAL,
-                                 "muster_server_start() waits: call it on a thread of your own")
-                  : check_config(config);
+    int err;
 
-    if (err != 0) {
-        return err;
-    }
     s = mu_calloc(1, sizeof(*s));
     if (s == NULL) {
         return mu_api_error(MUSTER_ENOMEM, NULL);
@@ -205,6 +207,10 @@ int muster_server_start(muster_runtime *rt, const struct muster_server_config *c
     err = mu_addr_parse(config->listen, 0, &s->addr, &d.msg);
     if (err == 0 && config->http != NULL) {
         err = page_config(s, config, &d);
+    }
+    if (err == 0 && config->backing != NULL && strncmp(config->backing, "etcd:", 5) == 0) {
+        /* An etcd that is away comes back; what is missing here does not. */
+        err = mu_uv_env_check_http(&d.msg);
     }
     if (err == 0 && config->data_dir != NULL) {
         /* Twice what may be in memory, since a commit holds new pages beside the old ones. */
@@ -236,6 +242,21 @@ int muster_server_start(muster_runtime *rt, const struct muster_server_config *c
     }
     *ret_server = s;
     return 0;
+}
+
+int muster_server_start(muster_runtime *rt, const struct muster_server_config *given,
+                        muster_server **ret_server)
+{
+    struct muster_server_config config;
+    int err = mu_runtime_is_mine(rt)
+                  ? mu_api_error(MUSTER_EINVAL,
+                                 "muster_server_start() waits: call it on a thread of your own")
+                  : MU_API_TAKE(server_config, &config, given);
+
+    if (err == 0) {
+        err = check_config(&config);
+    }
+    return err != 0 ? err : start(rt, &config, ret_server);
 }
 
 const char *muster_server_address(const muster_server *s)

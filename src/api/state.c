@@ -10,15 +10,16 @@
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-struct muster_state_config muster_state_config_defaults(void)
+void muster_state_config_init(struct muster_state_config *ret, size_t size)
 {
     struct mu_state_donor_config d = mu_state_donor_config_defaults();
-
-    return (struct muster_state_config){
+    struct muster_state_config ours = {
         .listen = mu_listen_default,
         .slots = d.gate.slots,
         .replaced_ms = d.replaced_ms,
     };
+
+    mu_api_give(ret, size, &ours, sizeof(ours));
 }
 
 struct state_door {
@@ -162,7 +163,7 @@ static int join(muster_state *s, const struct muster_state_config *config, struc
     return config->dht == NULL ? 0 : mu_state_node_open(&s->node, &s->net, &terms, msg);
 }
 
-int muster_state_open(muster_runtime *rt, const struct muster_state_config *config,
+static int open_state(muster_runtime *rt, const struct muster_state_config *config,
                       muster_state **ret_state)
 {
     const struct mu_state_net_terms terms = {.key = config->key,
@@ -210,6 +211,15 @@ int muster_state_open(muster_runtime *rt, const struct muster_state_config *conf
     }
     *ret_state = s;
     return 0;
+}
+
+int muster_state_open(muster_runtime *rt, const struct muster_state_config *given,
+                      muster_state **ret_state)
+{
+    struct muster_state_config config;
+    int err = MU_API_TAKE(state_config, &config, given);
+
+    return err != 0 ? err : open_state(rt, &config, ret_state);
 }
 
 void muster_state_close(muster_state *s)

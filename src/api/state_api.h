@@ -17,7 +17,7 @@
 
 #include <muster/state.h>
 
-#include "api/api.h"
+#include "api/queue_api.h"
 #include "crypto/state_tree.h"
 #include "service/state/donor.h"
 #include "service/state/loader.h"
@@ -196,6 +196,14 @@ int mu_state_stream_file_finish(struct mu_state_stream_file *s, const struct mu_
 /** Hashes all chunks, on this thread and others. Errors as mu_state_share_hash(). */
 int mu_state_hash_all(struct mu_state_share *share);
 
+/* A load's search for donors that are announced in a store; the loop's. */
+struct mu_state_look {
+    muster_store *store; /* NULL: it does not search */
+    struct mu_timer timer;
+    struct mu_post post;
+    muster_op *op; /* NULL: none is under way */
+};
+
 struct muster_state_loading {
     muster_runtime *rt;
     struct mu_state_net net; /* unless `through` has one */
@@ -212,18 +220,22 @@ struct muster_state_loading {
     uint8_t id[MU_STATE_ID_LEN]; /* what `config` points to */
     bool near;                   /* an address of this host was named */
     const char *listen;          /* borrowed until the load has begun */
-    muster_store *store;
+    struct mu_state_look look;
     bool keep;
     bool (*progress)(void *context, const struct muster_state_progress *progress);
     void *context;
-    struct muster_state_info info;
-    struct muster_state_progress last;
     struct muster_state_row *rows; /* for muster_state_list() */
     size_t row_cap;
     size_t row_count;
     pthread_mutex_t lock;
     pthread_cond_t cond;
+    /* Written by the loop under the lock, until it is closed. */
+    struct muster_state_info info;
+    struct muster_state_progress last;
     bool closed;
+    struct mu_queued place;
+    bool refused; /* the loop's: it did not begin, so its end is not queued */
+
     int status;
     struct mu_errmsg text;
     struct mu_state_share *share;
@@ -247,11 +259,11 @@ struct mu_state_load_door {
 
 /** Sets the callbacks of `g->config` to this load. */
 void mu_state_loading_callbacks(struct muster_state_loading *g);
-/** On the loop, for mu_door_pass(): start it; add announced donors; cancel it; free its loader
- * after its end. */
+/** On the loop, for mu_door_pass(): start it; cancel it; after its end, stop the search, and free
+ * its loader. Between the last two the loop must have another turn. */
 void mu_state_loading_start(struct mu_door *door);
-void mu_state_loading_add(struct mu_door *door);
 void mu_state_loading_stop(struct mu_door *door);
+void mu_state_loading_unlook(struct mu_door *door);
 void mu_state_loading_free(struct mu_door *door);
 /** The same as stop, for a caller on the loop. */
 void mu_state_loading_cancel(struct muster_state_loading *g);
@@ -262,6 +274,16 @@ int mu_state_loading_in_swarm(struct muster_state_loading *g, const char *const 
 int mu_state_loading_settle(struct muster_state_loading *g, struct mu_errmsg *msg);
 /** Adds a row and counts it; NULL: there is no room for it. */
 struct muster_state_row *mu_state_loading_row(struct muster_state_loading *g);
+
+void mu_state_look_init(struct muster_state_loading *g, muster_store *store);
+/** Reads the keys of the donors that are announced now; waits. Errors of the store. */
+int mu_state_look_first(struct muster_state_loading *g, int64_t timeout_ms,
+                        struct muster_values *ret);
+/** On the loop: adds the donor of such a key. */
+void mu_state_look_add(struct muster_state_loading *g, const char *key);
+/** On the loop: looks again and again, until the load is closed; or stops. */
+void mu_state_look_start(struct muster_state_loading *g);
+void mu_state_look_stop(struct muster_state_loading *g);
 
 /** Stops a donor and frees it; waits for the loop. */
 void mu_state_donor_end(muster_runtime *rt, struct mu_state_donor *donor);

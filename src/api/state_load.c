@@ -7,7 +7,7 @@
 #include "core/alloc.h"
 #include "core/printable.h"
 
-#define LOOK_MS 500 /* how often to look for announced donors */
+#define TIMEOUT_MS 600000 /* of a load */
 
 static _Thread_local char last_report[8192];
 
@@ -16,40 +16,19 @@ const char *muster_state_report(void)
     return last_report;
 }
 
-struct muster_state_request muster_state_request_defaults(void)
+void muster_state_request_init(struct muster_state_request *ret, size_t size)
 {
     struct mu_state_loader_config d = mu_state_loader_config_defaults();
-
-    return (struct muster_state_request){
+    struct muster_state_request ours = {
         .prefix = "",
-        .timeout_ms = 600000,
+        .timeout_ms = TIMEOUT_MS,
         .idle_ms = d.idle_ms,
         .stall_ms = d.stall_ms,
         .connect_ms = d.connect_ms,
         .progress_ms = d.progress_ms,
     };
-}
 
-/* --- announced donors ------------------------------------------------------------------------- */
-
-/* Reads the donors that are announced in the store. */
-static int look(muster_state_loading *g, int64_t timeout_ms, struct muster_values *ret)
-{
-    char prefix[MU_STATE_PREFIX_MAX + 32];
-
-    (void)snprintf(prefix, sizeof(prefix), "muster-state/%s%s", g->config.prefix,
-                   g->config.prefix[0] == '\0' ? "" : "/");
-    return muster_store_list_keys(g->store, muster_str(prefix), ret, timeout_ms);
-}
-
-static void look_again(muster_state_loading *g)
-{
-    struct mu_state_load_door d = {.g = g};
-
-    if (look(g, LOOK_MS, &d.announced) == 0) {
-        mu_door_pass(g->rt, &d.door, mu_state_loading_add);
-        muster_values_free(&d.announced);
-    }
+    mu_api_give(ret, size, &ours, sizeof(ours));
 }
 
 /* --- the beginning ---------------------------------------------------------------------------- */
@@ -158,16 +137,19 @@ static int fill_config(muster_state_loading *g, const struct muster_state_reques
                                              .allow_count = r->allow_count,
                                              .donors = r->donors,
                                              .donor_count = r->donor_count};
+    uint32_t timeout_ms;
     int err;
 
     *c = mu_state_loader_config_defaults();
-    if (r->prefix == NULL || strlen(r->prefix) > MU_STATE_PREFIX_MAX || r->timeout_ms < 0) {
-        return mu_err(msg, MUSTER_EINVAL,
-                      "the prefix is missing or too long, or the timeout is "
-                      "below zero");
+    if (r->prefix == NULL || strlen(r->prefix) > MU_STATE_PREFIX_MAX) {
+        return mu_err(msg, MUSTER_EINVAL, "the prefix is missing or too long");
+    }
+    err = mu_api_timeout(r->timeout_ms, TIMEOUT_MS, &timeout_ms);
+    if (err != 0) {
+        return mu_err(msg, err, "%s", muster_errmsg());
     }
     (void)snprintf(c->prefix, sizeof(c->prefix), "%s", r->prefix);
-    c->timeout_ms = (uint64_t)r->timeout_ms;
+    c->timeout_ms = timeout_ms;
     c->idle_ms = r->idle_ms;
     c->stall_ms = r->stall_ms;
     c->connect_ms = r->connect_ms;
@@ -241,7 +223,8 @@ static muster_state_loading *new_loading(muster_runtime *rt, const struct muster
         return NULL;
     }
     g->rt = rt;
-    g->store = r->store;
+    mu_state_look_init(g, r->store);
+    mu_queued_init(&g->place, r->queue, g, r->context);
     g->keep = r->keep_serving;
     g->progress = r->progress;
     g->context = r->context;
@@ -266,6 +249,7 @@ static void free_loading(muster_state_loading *g)
     if (g->own_net) {
         mu_state_net_close(&g->net);
     }
+    mu_queued_fini(&g->place);
     mu_state_target_fini(&g->target);
     mu_free(g->trust);
     mu_buf_fini(&g->report);
@@ -274,24 +258,30 @@ static void free_loading(muster_state_loading *g)
     mu_free(g);
 }
 
-static void wait_closed(muster_state_loading *g)
+/* Waits for the end, below zero without bound. */
+static bool wait_closed(muster_state_loading *g, int64_t wait_ms)
 {
-    (void)pthread_mutex_lock(&g->lock);
-    while (!g->closed) {
-        struct timespec until;
+    struct timespec at = mu_wait_until(wait_ms < 0 ? 0 : wait_ms);
+    bool closed;
 
-        if (g->store == NULL) {
-            (void)pthread_cond_wait(&g->cond, &g->lock);
-            continue;
-        }
-        until = mu_wait_until(LOOK_MS);
-        if (pthread_cond_timedwait(&g->cond, &g->lock, &until) != 0 && !g->closed) {
-            (void)pthread_mutex_unlock(&g->lock);
-            look_again(g);
-            (void)pthread_mutex_lock(&g->lock);
-        }
+    (void)pthread_mutex_lock(&g->lock);
+    while (!(closed = g->closed) && wait_ms != 0) {
+        int err = wait_ms < 0 ? pthread_cond_wait(&g->cond, &g->lock)
+                              : pthread_cond_timedwait(&g->cond, &g->lock, &at);
+
+        wait_ms = err != 0 ? 0 : wait_ms; /* look once more */
     }
     (void)pthread_mutex_unlock(&g->lock);
+    return closed;
+}
+
+/* The load is closed: the loop lets go of it. */
+static void leave_loop(muster_state_loading *g)
+{
+    struct mu_state_load_door d = {.g = g};
+
+    mu_door_pass(g->rt, &d.door, mu_state_loading_unlook);
+    mu_door_pass(g->rt, &d.door, mu_state_loading_free);
 }
 
 static int begin(muster_runtime *rt, const struct muster_state_request *r,
@@ -308,15 +298,15 @@ static int begin(muster_runtime *rt, const struct muster_state_request *r,
     d.err = fill_target(g, r, &d.msg);
     d.err = d.err != 0 ? d.err : fill_config(g, r, &d.msg);
     d.err = d.err != 0 ? d.err : join(g, r, &d.msg);
-    if (d.err == 0 && g->store != NULL) {
-        d.err = look(g, r->connect_ms, &d.announced);
+    if (d.err == 0 && g->look.store != NULL) {
+        d.err = mu_state_look_first(g, mu_api_timeout_public(r->connect_ms), &d.announced);
         (void)mu_err(&d.msg, d.err, "%s", d.err == 0 ? "" : muster_errmsg());
     }
     if (d.err == 0) {
         mu_door_pass(rt, &d.door, mu_state_loading_start);
         if (d.err != 0 && g->loader != NULL) {
-            wait_closed(g);
-            mu_door_pass(rt, &d.door, mu_state_loading_free);
+            (void)wait_closed(g, -1);
+            leave_loop(g);
         }
     }
     muster_values_free(&d.announced);
@@ -331,10 +321,45 @@ static int begin(muster_runtime *rt, const struct muster_state_request *r,
 int muster_state_load_begin(muster_runtime *rt, const struct muster_state_request *request,
                             muster_state_loading **ret_loading)
 {
-    return mu_runtime_is_mine(rt)
-               ? mu_api_error(MUSTER_EINVAL,
-                              "this call waits: make it on a thread of your own, not the runtime's")
-               : begin(rt, request, NULL, 0, ret_loading);
+    struct muster_state_request r;
+    int err =
+        mu_runtime_is_mine(rt)
+            ? mu_api_error(MUSTER_EINVAL,
+                           "this call waits: make it on a thread of your own, not the runtime's")
+            : MU_API_TAKE(state_request, &r, request);
+
+    if (err == 0) {
+        err = mu_queue_check(r.queue, rt);
+    }
+    return err != 0 ? err : begin(rt, &r, NULL, 0, ret_loading);
+}
+
+int muster_state_load_wait(muster_state_loading *g, int64_t timeout_ms)
+{
+    int err = mu_api_patience(timeout_ms, &timeout_ms);
+
+    if (err != 0) {
+        return err;
+    }
+    if (timeout_ms != 0 && mu_runtime_is_mine(g->rt)) {
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
+    }
+    return wait_closed(g, timeout_ms)
+               ? 0
+               : mu_api_error(MUSTER_ETIMEDOUT, "the load has not ended yet");
+}
+
+void muster_state_load_progress(muster_state_loading *g, struct muster_state_progress *ret_progress,
+                                struct muster_state_info *ret_info)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    *ret_progress = g->last;
+    if (g->last.info != NULL && ret_info != NULL) {
+        *ret_info = g->info;
+    }
+    ret_progress->info = g->last.info == NULL ? NULL : ret_info;
+    (void)pthread_mutex_unlock(&g->lock);
 }
 
 void muster_state_load_cancel(muster_state_loading *g)
@@ -410,10 +435,10 @@ int muster_state_load_end(muster_state_loading *g, muster_state_copy **ret_copy)
     muster_state_copy *copy = NULL;
     int err;
 
-    wait_closed(g);
+    (void)wait_closed(g, -1);
     (void)mu_printable(last_report, sizeof(last_report), mu_buf_span(&g->report), true);
     err = g->status != 0 ? say_error(g) : make_copy(g, &copy);
-    mu_door_pass(g->rt, &d.door, mu_state_loading_free);
+    leave_loop(g);
     if (err != 0 && g->share != NULL) {
         mu_door_pass(g->rt, &d.door, drop_on_loop);
     } else if (err != 0 && g->last.bytes == 0 && !g->stream.came) {
@@ -431,37 +456,45 @@ int muster_state_load_end(muster_state_loading *g, muster_state_copy **ret_copy)
 int muster_state_load(muster_runtime *rt, const struct muster_state_request *request,
                       muster_state_copy **ret_copy)
 {
+    struct muster_state_request r;
     muster_state_loading *g;
-    int err = muster_state_load_begin(rt, request, &g);
+    int err = MU_API_TAKE(state_request, &r, request);
 
+    r.queue = NULL; /* its end is told by our return */
+    err = err != 0 ? err : muster_state_load_begin(rt, &r, &g);
     return err != 0 ? err : muster_state_load_end(g, ret_copy);
 }
 
 int muster_state_list(muster_runtime *rt, const struct muster_state_request *request,
                       struct muster_state_row *ret_rows, size_t cap)
 {
-    struct muster_state_request r = *request;
+    struct muster_state_request r;
     struct muster_state_row none;
     muster_state_loading *g;
-    struct mu_state_load_door d;
     int err;
 
     if (mu_runtime_is_mine(rt)) {
         return mu_api_error(MUSTER_EINVAL,
                             "this call waits: make it on a thread of your own, not the runtime's");
     }
+    err = MU_API_TAKE(state_request, &r, request);
+    if (err != 0) {
+        return err;
+    }
     r.tensor_count = 0;
     r.file = NULL;
     r.listen = NULL;
-    r.timeout_ms = (int64_t)r.connect_ms * (r.dht != NULL || r.through != NULL ? 4 : 2);
+    r.queue = NULL;
+    r.timeout_ms = r.connect_ms == 0
+                       ? MUSTER_TIMEOUT_NEVER
+                       : (int64_t)r.connect_ms * (r.dht != NULL || r.through != NULL ? 4 : 2);
     err = begin(rt, &r, cap == 0 ? &none : ret_rows, cap, &g);
     if (err != 0) {
         return err;
     }
-    wait_closed(g);
+    (void)wait_closed(g, -1);
     err = g->status != 0 && g->row_count == 0 ? say_error(g) : (int)g->row_count;
-    d = (struct mu_state_load_door){.g = g};
-    mu_door_pass(rt, &d.door, mu_state_loading_free);
+    leave_loop(g);
     free_loading(g);
     return err;
 }

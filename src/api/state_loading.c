@@ -31,6 +31,7 @@ static int accept(void *context, struct mu_state_plan *plan, struct mu_errmsg *r
 
 static void note_progress(muster_state_loading *g, const struct mu_state_loader_progress *p)
 {
+    (void)pthread_mutex_lock(&g->lock);
     if (p->entry != NULL) {
         mu_state_info_of(&g->info, p->entry, p->signer);
     }
@@ -46,6 +47,7 @@ static void note_progress(muster_state_loading *g, const struct mu_state_loader_
         .lost = p->lost,
         .restarts = p->restarts,
     };
+    (void)pthread_mutex_unlock(&g->lock);
 }
 
 static bool on_progress(void *context, const struct mu_state_loader_progress *p)
@@ -108,6 +110,9 @@ static void on_closed(void *context)
 
     (void)pthread_mutex_lock(&g->lock);
     g->closed = true;
+    if (!g->refused) {
+        (void)mu_queued_push(&g->place, MUSTER_QUEUED_LOADED);
+    }
     (void)pthread_cond_broadcast(&g->cond);
     (void)pthread_mutex_unlock(&g->lock);
 }
@@ -124,20 +129,6 @@ void mu_state_loading_callbacks(muster_state_loading *g)
 }
 
 /* --- what other threads ask ------------------------------------------------------------------- */
-
-/* The address follows the prefix; it may have slashes itself, as a multiaddr does. */
-static const char *address_in(const muster_state_loading *g, const char *key)
-{
-    const char *rest = key + strlen("muster-state/") + strlen(g->config.prefix);
-    const char *multiaddr = strstr(rest, "//");
-
-    if (g->config.prefix[0] != '\0') {
-        return rest + 1;
-    }
-    return multiaddr != NULL            ? multiaddr + 1
-           : strrchr(rest, '/') != NULL ? strrchr(rest, '/') + 1
-                                        : rest;
-}
 
 void mu_state_loading_start(struct mu_door *door)
 {
@@ -157,6 +148,7 @@ void mu_state_loading_start(struct mu_door *door)
     }
     if (d->err == 0 && g->swarm != NULL) {
         d->err = mu_state_loading_in_swarm(g, d->donors, d->donor_count, &d->msg);
+        g->refused = d->err != 0;
         mu_door_open(door);
         return;
     }
@@ -169,23 +161,13 @@ void mu_state_loading_start(struct mu_door *door)
             mu_state_loader_cancel(g->loader);
         }
     }
-    /* Other programs may have written anything into the store. */
     for (size_t i = 0; d->err == 0 && i < d->announced.count; i++) {
-        struct mu_errmsg msg;
-
-        (void)mu_state_loader_add(g->loader, address_in(g, d->announced.items[i].data), &msg);
+        mu_state_look_add(g, d->announced.items[i].data);
     }
-    mu_door_open(door);
-}
-
-void mu_state_loading_add(struct mu_door *door)
-{
-    struct mu_state_load_door *d = MU_CONTAINER_OF(door, struct mu_state_load_door, door);
-
-    for (size_t i = 0; i < d->announced.count; i++) {
-        (void)mu_state_loader_add(d->g->loader, address_in(d->g, d->announced.items[i].data),
-                                  &d->msg);
+    if (d->err == 0) {
+        mu_state_look_start(g);
     }
+    g->refused = d->err != 0;
     mu_door_open(door);
 }
 
@@ -201,6 +183,12 @@ void mu_state_loading_cancel(muster_state_loading *g)
 void mu_state_loading_stop(struct mu_door *door)
 {
     mu_state_loading_cancel(MU_CONTAINER_OF(door, struct mu_state_load_door, door)->g);
+    mu_door_open(door);
+}
+
+void mu_state_loading_unlook(struct mu_door *door)
+{
+    mu_state_look_stop(MU_CONTAINER_OF(door, struct mu_state_load_door, door)->g);
     mu_door_open(door);
 }
 

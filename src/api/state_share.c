@@ -166,8 +166,21 @@ static int share_it(muster_state *s, const struct muster_state_source *source,
     return mu_api_error(d.err, d.msg.text[0] != '\0' ? d.msg.text : NULL);
 }
 
-static int check_source(muster_state *s, const struct muster_state_source *source)
+void muster_state_source_init(struct muster_state_source *ret, size_t size)
 {
+    struct muster_state_source ours = {.prefix = NULL};
+
+    mu_api_give(ret, size, &ours, sizeof(ours));
+}
+
+static int take_source(muster_state *s, const struct muster_state_source *given,
+                       struct muster_state_source *source)
+{
+    int err = MU_API_TAKE(state_source, source, given);
+
+    if (err != 0) {
+        return err;
+    }
     if (mu_runtime_is_mine(s->rt)) {
         return mu_api_error(MUSTER_EINVAL,
                             "this call waits: make it on a thread of your own, not the runtime's");
@@ -192,25 +205,26 @@ static struct mu_state_home *new_home(const struct muster_state_source *source)
     return home;
 }
 
-int muster_state_share(muster_state *s, const struct muster_state_source *source)
+int muster_state_share(muster_state *s, const struct muster_state_source *given)
 {
+    struct muster_state_source source;
     struct mu_state_home *home;
     struct mu_layout layout;
     struct mu_errmsg msg;
     uint8_t **tensors;
-    int err = check_source(s, source);
+    int err = take_source(s, given, &source);
 
     if (err != 0) {
         return err;
     }
-    err = mu_state_layout_of(source->tensors, source->tensor_count, &layout, &tensors, &msg);
+    err = mu_state_layout_of(source.tensors, source.tensor_count, &layout, &tensors, &msg);
     if (err != 0) {
         return mu_api_error(err, msg.text);
     }
-    home = new_home(source);
+    home = new_home(&source);
     err = home == NULL ? mu_api_error(MUSTER_ENOMEM, NULL)
-                       : share_it(s, source, &layout, tensors, NULL,
-                                  mu_span(source->metadata.data, source->metadata.len), home);
+                       : share_it(s, &source, &layout, tensors, NULL,
+                                  mu_span(source.metadata.data, source.metadata.len), home);
     if (err != 0) {
         mu_free(home);
     }
@@ -245,19 +259,15 @@ static int bring_home(muster_state *s, struct mu_state_home *home, size_t head, 
     return 0;
 }
 
-int muster_state_share_file(muster_state *s, const char *path,
-                            const struct muster_state_source *source)
+static int share_file(muster_state *s, const char *path, const struct muster_state_source *source)
 {
     struct mu_state_home *home;
     struct mu_layout layout;
     struct mu_errmsg msg;
     struct mu_buf head;
     struct mu_buf metadata;
-    int err = check_source(s, source);
+    int err;
 
-    if (err != 0) {
-        return err;
-    }
     home = new_home(source);
     if (home == NULL) {
         return mu_api_error(MUSTER_ENOMEM, NULL);
@@ -299,4 +309,13 @@ int muster_state_share_file(muster_state *s, const char *path,
     mu_buf_fini(&head);
     mu_buf_fini(&metadata);
     return err;
+}
+
+int muster_state_share_file(muster_state *s, const char *path,
+                            const struct muster_state_source *given)
+{
+    struct muster_state_source source;
+    int err = take_source(s, given, &source);
+
+    return err != 0 ? err : share_file(s, path, &source);
 }

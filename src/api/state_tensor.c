@@ -26,6 +26,13 @@ int mu_state_layout_of(const struct muster_tensor *tensors, size_t count, struct
             err = mu_err(msg, MUSTER_EINVAL, "tensor %zu has no name, no type or no shape", i);
             break;
         }
+        if (t->reserved[0] != NULL || t->reserved[1] != NULL) {
+            err = mu_err(msg, MUSTER_EINVAL,
+                         "tensor \"%.100s\" has bytes in `reserved`: zero all of struct "
+                         "muster_tensor before you fill it in",
+                         t->name);
+            break;
+        }
         err = mu_layout_add(ret, mu_span_str(t->name), (enum mu_dtype)t->dtype, t->shape, t->rank);
         if (err != 0) {
             (void)mu_err(msg, err, "tensor \"%.100s\": %s", t->name, muster_strerror(err));

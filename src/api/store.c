@@ -1,331 +1,20 @@
-/* The public store: operations copied in, posted to the loop, their results copied out. */
-#include "api/api.h"
-
-#include <stdatomic.h>
-#include <string.h>
+/* The public store: opening, closing, and calls that wait for the end of one operation. */
+#include "api/store_api.h"
 
 #include "api/rdzv_api.h"
 #include "core/alloc.h"
-#include "service/store/store.h"
+
+/* The timeout of operations and of opening, as in PyTorch. */
+#define TIMEOUT_MS 300000
 
 /* How much longer muster_store_open() waits than a store tries to connect. */
 #define OPEN_MARGIN_MS 250
 
-struct muster_store {
-    muster_runtime *rt;
-    struct mu_store *store;
-    atomic_uint timeout_ms;
-};
-
-/*
- * An operation. Two sides hold it: the user, until muster_op_free(), and the loop, until it has
- * ended; the last of them frees it.
- */
-struct muster_op {
-    struct mu_store_op op;
-    struct mu_post post;
-    struct mu_post cancel_post;
-    muster_store *store;
-    muster_runtime *rt;
-    muster_op_done *done;
-    muster_store_on_change *on_change;
-    void *context;
-    pthread_mutex_t lock;
-    pthread_cond_t cond;
-    unsigned holders; /* under the lock */
-    bool started;     /* loop only: submitted */
-    bool ended;       /* under the lock */
-    bool canceling;   /* under the lock: the cancel_post was posted */
-    int64_t number;
-    struct muster_value *values;
-    size_t value_count;
-    struct mu_span spans[]; /* keys, then values, then their bytes */
-};
-
-struct muster_store_config muster_store_config_defaults(void)
+void muster_store_config_init(struct muster_store_config *ret, size_t size)
 {
-    return (struct muster_store_config){.timeout_ms = 300000, .connect_timeout_ms = 300000};
-}
+    struct muster_store_config ours = {.timeout_ms = TIMEOUT_MS, .connect_timeout_ms = TIMEOUT_MS};
 
-/* --- an operation's life ---------------------------------------------------------------------- */
-
-static void free_results(muster_op *op)
-{
-    for (size_t i = 0; i < op->value_count; i++) {
-        mu_free(op->values[i].data);
-    }
-    mu_free(op->values);
-    op->values = NULL;
-    op->value_count = 0;
-}
-
-static void let_go(muster_op *op)
-{
-    unsigned left;
-
-    (void)pthread_mutex_lock(&op->lock);
-    left = --op->holders;
-    (void)pthread_mutex_unlock(&op->lock);
-    if (left == 0) {
-        free_results(op);
-        (void)pthread_cond_destroy(&op->cond);
-        (void)pthread_mutex_destroy(&op->lock);
-        mu_free(op);
-    }
-}
-
-static bool copy_value(struct muster_value *ret, struct mu_span from)
-{
-    ret->data = mu_strndup((const char *)(from.len == 0 ? (const void *)"" : from.data), from.len);
-    ret->len = from.len;
-    return ret->data != NULL;
-}
-
-static int copy_results(muster_op *op)
-{
-    const struct mu_store_reply *reply = &op->op.reply;
-
-    op->number = reply->number;
-    if (reply->value_count == 0) {
-        return 0;
-    }
-    op->values = mu_calloc(reply->value_count, sizeof(*op->values));
-    if (op->values == NULL) {
-        return MUSTER_ENOMEM;
-    }
-    for (; op->value_count < reply->value_count; op->value_count++) {
-        if (!copy_value(&op->values[op->value_count], reply->values[op->value_count])) {
-            free_results(op);
-            return MUSTER_ENOMEM;
-        }
-    }
-    return 0;
-}
-
-static void on_done(struct mu_store_op *inner)
-{
-    muster_op *op = MU_CONTAINER_OF(inner, muster_op, op);
-
-    if (inner->status == 0) {
-        inner->status = copy_results(op);
-        if (inner->status != 0) {
-            (void)mu_err(&inner->errmsg, inner->status, "out of memory");
-        }
-    }
-    (void)pthread_mutex_lock(&op->lock);
-    op->ended = true;
-    (void)pthread_cond_broadcast(&op->cond);
-    (void)pthread_mutex_unlock(&op->lock);
-    if (op->done != NULL) {
-        op->done(op, op->context);
-    }
-    let_go(op);
-}
-
-static void on_change(struct mu_store_op *inner, const struct mu_change *change)
-{
-    muster_op *op = MU_CONTAINER_OF(inner, muster_op, op);
-    struct muster_change out = {
-        .kind = (enum muster_change_kind)change->kind,
-        .revision = change->revision,
-        .key = {change->key.data, change->key.len},
-        .value = {change->value.data, change->value.len},
-    };
-
-    if (op->on_change != NULL) {
-        op->on_change(op, &out, op->context);
-    }
-}
-
-static void start_on_loop(struct mu_post *post)
-{
-    muster_op *op = MU_CONTAINER_OF(post, muster_op, post);
-
-    op->started = true;
-    mu_store_submit(op->store->store, &op->op);
-}
-
-static void cancel_on_loop(struct mu_post *post)
-{
-    muster_op *op = MU_CONTAINER_OF(post, muster_op, cancel_post);
-    bool ended;
-
-    (void)pthread_mutex_lock(&op->lock);
-    ended = op->ended;
-    (void)pthread_mutex_unlock(&op->lock);
-    if (!ended) {
-        mu_store_cancel(&op->op);
-    }
-    let_go(op);
-}
-
-/* --- requests --------------------------------------------------------------------------------- */
-
-/* The public numbers are the internal ones. */
-#define SAME(name, ...)                                                                            \
-    _Static_assert((int)MUSTER_STORE_##name == (int)MU_STORE_##name, "MUSTER_STORE_" #name);
-MU_STORE_VERB_MAP(SAME)
-SAME(NOWAIT)
-SAME(PREFIX)
-SAME(CURRENT)
-SAME(ONCE)
-#undef SAME
-_Static_assert((int)MUSTER_CHANGE_CREATED == (int)MU_CHANGE_CREATED &&
-                   (int)MUSTER_CHANGE_EXPIRED == (int)MU_CHANGE_EXPIRED,
-               "kinds of changes");
-
-static int check_request(const struct muster_store_request *q)
-{
-    struct mu_store_request inner = {.verb = (enum mu_store_verb)q->verb,
-                                     .key_count = q->key_count,
-                                     .value_count = q->value_count};
-    int err = mu_store_check(&inner);
-
-    if (err == MUSTER_ENOMETHOD) {
-        return mu_api_error(MUSTER_EINVAL, "there is no such store operation");
-    }
-    if (err != 0 || q->flags > 15 || q->timeout_ms < -1 || q->timeout_ms > UINT32_MAX ||
-        (q->verb == MUSTER_STORE_BARRIER && q->number < 1)) {
-        return mu_api_error(MUSTER_EINVAL, "the store operation does not take these arguments");
-    }
-    return 0;
-}
-
-static size_t total_len(const struct muster_bytes *items, size_t count)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < count; i++) {
-        n += items[i].len;
-    }
-    return n;
-}
-
-static uint8_t *copy_spans(struct mu_span *to, const struct muster_bytes *from, size_t count,
-                           uint8_t *at)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (from[i].len != 0) {
-            memcpy(at, from[i].data, from[i].len);
-        }
-        to[i] = mu_span(at, from[i].len);
-        at += from[i].len;
-    }
-    return at;
-}
-
-int muster_store_submit(muster_store *store, const struct muster_store_request *q,
-                        muster_op **ret_op)
-{
-    size_t parts = q->key_count + q->value_count;
-    int err = check_request(q);
-    muster_op *op;
-    uint8_t *at;
-
-    if (err != 0) {
-        return err;
-    }
-    op = mu_calloc(1, sizeof(*op) + parts * sizeof(struct mu_span) +
-                          total_len(q->keys, q->key_count) + total_len(q->values, q->value_count));
-    if (op == NULL) {
-        return mu_api_error(MUSTER_ENOMEM, NULL);
-    }
-    at = copy_spans(op->spans, q->keys, q->key_count, (uint8_t *)(op->spans + parts));
-    (void)copy_spans(op->spans + q->key_count, q->values, q->value_count, at);
-    op->op.request = (struct mu_store_request){
-        .verb = (enum mu_store_verb)q->verb,
-        .flags = q->flags,
-        .keys = op->spans,
-        .key_count = q->key_count,
-        .values = op->spans + q->key_count,
-        .value_count = q->value_count,
-        .number = q->number,
-        .lease = q->lease,
-    };
-    /* A watch goes on until it is cancelled, unless a timeout is named. */
-    op->op.timeout_ms = q->timeout_ms >= 0              ? (uint32_t)q->timeout_ms
-                        : q->verb == MUSTER_STORE_WATCH ? 0
-                                                        : atomic_load(&store->timeout_ms);
-    op->op.done = on_done;
-    op->op.change = on_change;
-    op->store = store;
-    op->rt = store->rt;
-    op->done = q->done;
-    op->on_change = q->on_change;
-    op->context = q->context;
-    op->holders = 2;
-    (void)pthread_mutex_init(&op->lock, NULL);
-    (void)pthread_cond_init(&op->cond, NULL);
-    op->post.run = start_on_loop;
-    op->cancel_post.run = cancel_on_loop;
-    *ret_op = op; /* before the loop may end it and call `done` */
-    mu_uv_env_post(store->rt->uv, &op->post);
-    return 0;
-}
-
-int muster_op_wait(muster_op *op)
-{
-    if (mu_runtime_is_mine(op->rt)) {
-        return mu_api_error(MUSTER_EINVAL,
-                            "this call waits: make it on a thread of your own, not the runtime's");
-    }
-    (void)pthread_mutex_lock(&op->lock);
-    while (!op->ended) {
-        (void)pthread_cond_wait(&op->cond, &op->lock);
-    }
-    (void)pthread_mutex_unlock(&op->lock);
-    return mu_api_error(op->op.status, op->op.errmsg.text);
-}
-
-void muster_op_cancel(muster_op *op)
-{
-    bool post;
-
-    (void)pthread_mutex_lock(&op->lock);
-    post = !op->ended && !op->canceling;
-    if (post) {
-        op->canceling = true;
-        op->holders++;
-    }
-    (void)pthread_mutex_unlock(&op->lock);
-    if (post) {
-        mu_uv_env_post(op->rt->uv, &op->cancel_post);
-    }
-}
-
-void muster_op_free(muster_op *op)
-{
-    if (op != NULL) {
-        muster_op_cancel(op);
-        let_go(op);
-    }
-}
-
-int muster_op_status(const muster_op *op)
-{
-    return op->op.status;
-}
-
-const char *muster_op_errmsg(const muster_op *op)
-{
-    return op->op.errmsg.text;
-}
-
-int64_t muster_op_number(const muster_op *op)
-{
-    return op->number;
-}
-
-size_t muster_op_value_count(const muster_op *op)
-{
-    return op->value_count;
-}
-
-struct muster_bytes muster_op_value(const muster_op *op, size_t index)
-{
-    return index < op->value_count
-               ? (struct muster_bytes){op->values[index].data, op->values[index].len}
-               : (struct muster_bytes){0};
+    mu_api_give(ret, size, &ours, sizeof(ours));
 }
 
 /* --- stores that are opened and closed elsewhere ---------------------------------------------- */
@@ -337,7 +26,7 @@ muster_store *mu_api_store_wrap(muster_runtime *rt, struct mu_store *inner)
     if (store != NULL) {
         store->rt = rt;
         store->store = inner;
-        atomic_init(&store->timeout_ms, muster_store_config_defaults().timeout_ms);
+        atomic_init(&store->timeout_ms, TIMEOUT_MS);
     }
     return store;
 }
@@ -382,12 +71,25 @@ static void close_on_loop(struct mu_door *door)
 static int blocking(muster_store *store, struct muster_store_request *q, int64_t timeout_ms,
                     muster_op **ret_op);
 
+/* The timeouts of a config, which may be NULL. */
+static int take_config(const struct muster_store_config *given, uint32_t *ret_ms,
+                       uint32_t *ret_connect_ms)
+{
+    struct muster_store_config config = muster_store_config_defaults();
+    int err = given == NULL ? 0 : MU_API_TAKE(store_config, &config, given);
+
+    if (err == 0) {
+        err = mu_api_timeout(config.timeout_ms, TIMEOUT_MS, ret_ms);
+    }
+    return err != 0 ? err : mu_api_timeout(config.connect_timeout_ms, TIMEOUT_MS, ret_connect_ms);
+}
+
 int muster_store_open(muster_runtime *rt, const char *url, const struct muster_store_config *config,
                       muster_store **ret_store)
 {
-    struct muster_store_config defaults = muster_store_config_defaults();
     struct store_door d = {.url = url};
     struct muster_store_request check = {.verb = MUSTER_STORE_CHECK};
+    uint32_t timeout_ms;
     muster_store *store;
     int err;
 
@@ -396,15 +98,17 @@ int muster_store_open(muster_runtime *rt, const char *url, const struct muster_s
                             "muster_store_open() needs a runtime, a URL and a place for "
                             "the result, and waits: call it on a thread of your own");
     }
-    config = config == NULL ? &defaults : config;
+    err = take_config(config, &timeout_ms, &d.connect_ms);
+    if (err != 0) {
+        return err;
+    }
     store = mu_calloc(1, sizeof(*store));
     if (store == NULL) {
         return mu_api_error(MUSTER_ENOMEM, NULL);
     }
     store->rt = rt;
-    atomic_init(&store->timeout_ms, config->timeout_ms);
+    atomic_init(&store->timeout_ms, timeout_ms);
     d.store = store;
-    d.connect_ms = config->connect_timeout_ms;
     mu_door_pass(rt, &d.door, open_on_loop);
     if (d.err != 0) {
         mu_free(store);
@@ -444,14 +148,20 @@ void muster_store_close(muster_store *store)
     }
 }
 
-void muster_store_set_timeout(muster_store *store, uint32_t timeout_ms)
+int muster_store_set_timeout(muster_store *store, int64_t timeout_ms)
 {
-    atomic_store(&store->timeout_ms, timeout_ms);
+    uint32_t ms;
+    int err = mu_api_timeout(timeout_ms, TIMEOUT_MS, &ms);
+
+    if (err == 0) {
+        atomic_store(&store->timeout_ms, ms);
+    }
+    return err;
 }
 
-uint32_t muster_store_timeout(const muster_store *store)
+int64_t muster_store_timeout(const muster_store *store)
 {
-    return atomic_load(&store->timeout_ms);
+    return mu_api_timeout_public(atomic_load(&store->timeout_ms));
 }
 
 /* --- blocking calls --------------------------------------------------------------------------- */
@@ -468,7 +178,7 @@ static int blocking(muster_store *store, struct muster_store_request *q, int64_t
                             "this call waits: make it on a thread of your own, not the runtime's");
     }
     q->timeout_ms = timeout_ms;
-    err = muster_store_submit(store, q, &op);
+    err = mu_api_submit(store, q, &op);
     if (err != 0) {
         return err;
     }

@@ -42,6 +42,7 @@ const struct muster_lock *cli_lock_of(struct cli_lock *lock)
     const char *insecure = variable("MUSTER_INSECURE");
 
     *l = lock->lock;
+    l->size = sizeof(*l); /* the options filled in the rest */
     /* A credential comes from one place: half of one and half of another do not make a
      * credential. */
     if (l->token_file == NULL && l->cert == NULL && l->key == NULL && l->ca == NULL) {

@@ -144,15 +144,15 @@ static int prepare_chain(struct bench *b, struct chain *c, size_t index)
     c->samples = malloc(SAMPLES_MAX * sizeof(*c->samples));
     for (size_t i = 0; c->samples != NULL && i < sizeof(ops) / sizeof(ops[0]); i++) {
         if (strcmp(ops[i].name, b->op) == 0) {
-            c->request = (struct muster_store_request){.verb = ops[i].verb,
-                                                       .keys = &c->key,
-                                                       .key_count = 1,
-                                                       .values = &c->value,
-                                                       .value_count = ops[i].value,
-                                                       .number = 1,
-                                                       .timeout_ms = MUSTER_TIMEOUT_DEFAULT,
-                                                       .done = on_done,
-                                                       .context = c};
+            c->request = muster_store_request_defaults();
+            c->request.verb = ops[i].verb;
+            c->request.keys = &c->key;
+            c->request.key_count = 1;
+            c->request.values = &c->value;
+            c->request.value_count = ops[i].value;
+            c->request.number = 1;
+            c->request.done = on_done;
+            c->request.context = c;
             if (ops[i].verb == MUSTER_STORE_ADD) {
                 return muster_store_delete(c->store, c->key, NULL, MUSTER_TIMEOUT_DEFAULT);
             }

@@ -73,8 +73,8 @@ static int with_store(int (*use)(char *operation), char *operation)
         return err;
     }
     (void)signal(SIGPIPE, SIG_DFL);
-    config.timeout_ms = cli_ms(kv.timeout);
-    config.connect_timeout_ms = cli_ms(kv.connect);
+    config.timeout_ms = cli_timeout(kv.timeout);
+    config.connect_timeout_ms = cli_timeout(kv.connect);
     err = muster_store_open(rt, kv.url, &config, &kv.store);
     if (err != 0) {
         code = cli_fail(err == MUSTER_ETIMEDOUT ? CLI_CONNECT : cli_exit_code(err), "%s",
@@ -112,12 +112,13 @@ static void run_line(int argc, char **argv)
 static void find_keys(const char *begin, void (*each)(const char *key, size_t len))
 {
     struct muster_bytes prefix = muster_str(begin);
-    const struct muster_store_request q = {.verb = MUSTER_STORE_LIST_KEYS,
-                                           .keys = &prefix,
-                                           .key_count = prefix.len != 0,
-                                           .timeout_ms = 1000};
+    struct muster_store_request q = muster_store_request_defaults();
     muster_op *op = NULL;
 
+    q.verb = MUSTER_STORE_LIST_KEYS;
+    q.keys = &prefix;
+    q.key_count = prefix.len != 0;
+    q.timeout_ms = 1000;
     if (muster_store_submit(kv.store, &q, &op) == 0 && muster_op_wait(op) == 0) {
         for (size_t i = 0; i < muster_op_value_count(op); i++) {
             each(muster_op_value(op, i).data, muster_op_value(op, i).len);

@@ -128,7 +128,8 @@ static int join(const struct rpc_options *o, muster_runtime *rt, muster_rpc_agen
     if (err != 0) {
         return err;
     }
-    err = muster_rpc_join_group(agent, store, o->group, (uint32_t)o->world, cli_ms(o->timeout));
+    err =
+        muster_rpc_join_group(agent, store, o->group, (uint32_t)o->world, cli_timeout(o->timeout));
     muster_store_close(store);
     return err;
 }

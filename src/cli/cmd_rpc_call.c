@@ -25,6 +25,7 @@ struct load {
     muster_rpc_agent *agent;
     char name[128];
     struct muster_rpc_request request;
+    struct muster_rpc_retry retry;
     struct muster_rpc_part part;
     char *data;
     bool timed;  /* limited by seconds, not by a number of calls */
@@ -131,9 +132,7 @@ static void begin_next(struct chain *c)
     if (err != 0) {
         note_trouble(l, err, muster_errmsg());
         end_chain(l);
-        return;
     }
-    muster_rpc_future_free(future);
 }
 
 static void on_done(muster_rpc_future *future, void *context)
@@ -154,6 +153,7 @@ static void on_done(muster_rpc_future *future, void *context)
             print_answer(l, future);
         }
     }
+    muster_rpc_future_free(future);
     if (is_over(l)) {
         end_chain(l);
     } else {
@@ -169,18 +169,18 @@ static int fill_request(struct load *l)
 
     l->part = (struct muster_rpc_part){{l->data, o->data == NULL ? o->size : strlen(o->data)},
                                        MUSTER_RPC_CPU};
-    l->request = (struct muster_rpc_request){
-        .to = l->name,
-        .method = o->method,
-        .parts = &l->part,
-        .part_count = l->part.data.len == 0 && !l->timed ? 0 : 1,
-        .timeout_ms = cli_ms(o->timeout),
-        .flags = MUSTER_RPC_BORROW | (o->once ? MUSTER_RPC_ONCE : 0) |
-                 (o->retries != 0 ? MUSTER_RPC_RETRY : 0),
-        .retry = muster_rpc_retry_defaults(),
-    };
-    l->request.retry.retries_max = (int32_t)o->retries;
-    l->request.retry.duration_ms = cli_ms(o->retry_delay);
+    l->retry = muster_rpc_retry_defaults();
+    l->retry.retries_max = (int32_t)o->retries;
+    l->retry.duration_ms = cli_ms(o->retry_delay);
+    l->request = muster_rpc_request_defaults();
+    l->request.to = l->name;
+    l->request.method = o->method;
+    l->request.parts = &l->part;
+    l->request.part_count = l->part.data.len == 0 && !l->timed ? 0 : 1;
+    l->request.timeout_ms = cli_timeout(o->timeout);
+    l->request.flags = MUSTER_RPC_BORROW | (o->once ? MUSTER_RPC_ONCE : 0) |
+                       (o->retries != 0 ? MUSTER_RPC_RETRY : 0);
+    l->request.retry = &l->retry;
     return 0;
 }
 
@@ -252,7 +252,7 @@ static int run_waiting(struct load *l, double *ret_seconds)
         (void)clock_gettime(CLOCK_MONOTONIC, &begun);
         err = muster_rpc_call(l->agent, &l->request, &future);
         if (err == 0) {
-            err = muster_rpc_future_wait(future, MUSTER_RPC_FOREVER);
+            err = muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER);
         }
         if (err != 0) {
             note_trouble(l, err, muster_errmsg());
@@ -296,8 +296,6 @@ static int run_chains(struct load *l, double *ret_seconds)
         if (muster_rpc_call(l->agent, &q, &future) != 0) {
             (void)cli_fail(CLI_FAILED, "%s", muster_errmsg());
             end_chain(l);
-        } else {
-            muster_rpc_future_free(future);
         }
     }
     if (l->timed) {

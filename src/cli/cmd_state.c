@@ -26,7 +26,7 @@ int state_request(const struct state_options *o, muster_runtime *rt,
     ret->dht_count = o->dht_count;
     ret->hivemind = o->hivemind;
     ret->bytes_max = o->max_size;
-    ret->timeout_ms = cli_ms(o->timeout);
+    ret->timeout_ms = cli_timeout(o->timeout);
     ret->idle_ms = cli_ms(o->idle);
     ret->stall_ms = cli_ms(o->stall);
     ret->connect_ms = cli_ms(o->connect);

@@ -86,17 +86,15 @@ static int share(const struct state_options *o, muster_state *state, const char 
 {
     /* What hivemind's trainers load says of which epoch it is. */
     bool told = o->hivemind != NULL && strcmp(o->hivemind, MU_HM_TRAINER) == 0 && !o->has_epoch;
-    struct muster_state_source source = {
-        .prefix = prefix,
-        .epoch = told ? 0 : epoch,
-        .step = o->step,
-        .priority = o->has_priority ? o->priority
-                    : told          ? 0
-                                    : (double)epoch,
-    };
+    struct muster_state_source source = muster_state_source_defaults();
     struct muster_state_info info = {0};
-    int err = muster_state_share_file(state, o->words[0], &source);
+    int err;
 
+    source.prefix = prefix;
+    source.epoch = told ? 0 : epoch;
+    source.step = o->step;
+    source.priority = o->has_priority ? o->priority : told ? 0 : (double)epoch;
+    err = muster_state_share_file(state, o->words[0], &source);
     if (err != 0) {
         return cli_fail(err == MUSTER_EINVAL ? CLI_USAGE : CLI_STORAGE, "%s", muster_errmsg());
     }

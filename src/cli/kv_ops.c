@@ -88,6 +88,17 @@ static struct muster_bytes *keys_of(int argc, char **argv)
 
 /* --- requests --------------------------------------------------------------------------------- */
 
+static struct muster_store_request request_of(enum muster_store_verb verb,
+                                              const struct muster_bytes *keys, size_t key_count)
+{
+    struct muster_store_request q = muster_store_request_defaults();
+
+    q.verb = verb;
+    q.keys = keys;
+    q.key_count = key_count;
+    return q;
+}
+
 /* Runs a request to its end; returns an error of the library. The caller frees the op if it is not
  * NULL, also after a failure. */
 static int ask(struct kv *kv, struct muster_store_request *q, muster_op **ret_op)
@@ -95,7 +106,7 @@ static int ask(struct kv *kv, struct muster_store_request *q, muster_op **ret_op
     int err;
 
     *ret_op = NULL;
-    q->timeout_ms = cli_ms(kv->timeout);
+    q->timeout_ms = cli_timeout(kv->timeout);
     q->lease = q->lease != 0 ? q->lease : kv->lease;
     err = muster_store_submit(kv->store, q, ret_op);
     return err == 0 ? muster_op_wait(*ret_op) : err;
@@ -114,11 +125,12 @@ static int kv_set_like(struct kv *kv, enum muster_store_verb verb, const char *n
     struct muster_bytes key = muster_str(kv->argv[0]);
     struct muster_bytes value;
     struct muster_value in;
-    struct muster_store_request q = {
-        .verb = verb, .keys = &key, .key_count = 1, .values = &value, .value_count = 1};
+    struct muster_store_request q = request_of(verb, &key, 1);
     muster_op *op = NULL;
     int err = take_value(kv->argv[1], &in);
 
+    q.values = &value;
+    q.value_count = 1;
     if (err == 0) {
         value = bytes_of(&in);
         err = run_request(kv, &q, &op);
@@ -151,14 +163,12 @@ static int kv_mset(struct kv *kv)
     size_t count = (size_t)kv->argc / 2;
     struct muster_bytes *keys = calloc(count + 1, sizeof(*keys));
     struct muster_bytes *values = calloc(count + 1, sizeof(*values));
-    struct muster_store_request q = {.verb = MUSTER_STORE_MULTI_SET,
-                                     .keys = keys,
-                                     .key_count = count,
-                                     .values = values,
-                                     .value_count = count};
+    struct muster_store_request q = request_of(MUSTER_STORE_MULTI_SET, keys, count);
     muster_op *op = NULL;
     int err;
 
+    q.values = values;
+    q.value_count = count;
     if (kv->argc % 2 != 0) {
         free(keys);
         free(values);
@@ -191,13 +201,12 @@ static int fail_missing(const struct kv *kv, enum muster_store_verb verb)
 static int kv_get_like(struct kv *kv, enum muster_store_verb verb)
 {
     struct muster_bytes *keys = keys_of(kv->argc, kv->argv);
-    struct muster_store_request q = {.verb = verb,
-                                     .keys = keys,
-                                     .key_count = (size_t)kv->argc,
-                                     .flags = kv->wait ? 0 : MUSTER_STORE_NOWAIT};
+    struct muster_store_request q = request_of(verb, keys, (size_t)kv->argc);
     muster_op *op;
-    int err = ask(kv, &q, &op);
+    int err;
 
+    q.flags = kv->wait ? 0 : MUSTER_STORE_NOWAIT;
+    err = ask(kv, &q, &op);
     for (size_t i = 0; err == 0 && i < muster_op_value_count(op); i++) {
         print_value(kv, keys[i], muster_op_value(op, i));
     }
@@ -225,14 +234,13 @@ static int kv_cas(struct kv *kv)
 {
     struct muster_bytes key = muster_str(kv->argv[0]);
     struct muster_bytes values[2] = {muster_str(kv->argv[1]), muster_str(kv->argv[2])};
-    struct muster_store_request q = {.verb = MUSTER_STORE_COMPARE_SET,
-                                     .keys = &key,
-                                     .key_count = 1,
-                                     .values = values,
-                                     .value_count = 2};
+    struct muster_store_request q = request_of(MUSTER_STORE_COMPARE_SET, &key, 1);
     muster_op *op;
-    int err = run_request(kv, &q, &op);
+    int err;
 
+    q.values = values;
+    q.value_count = 2;
+    err = run_request(kv, &q, &op);
     if (err == 0 && kv->json) {
         json_t *object = json_object();
 
@@ -253,11 +261,12 @@ static int kv_number_like(struct kv *kv, enum muster_store_verb verb, int64_t nu
                           const char *name)
 {
     struct muster_bytes *keys = keys_of(key_count, kv->argv);
-    struct muster_store_request q = {
-        .verb = verb, .keys = keys, .key_count = (size_t)key_count, .number = number};
+    struct muster_store_request q = request_of(verb, keys, (size_t)key_count);
     muster_op *op;
-    int err = run_request(kv, &q, &op);
+    int err;
 
+    q.number = number;
+    err = run_request(kv, &q, &op);
     if (err == 0 && name != NULL) {
         print_number(kv, name, muster_op_number(op));
     }
@@ -331,8 +340,7 @@ static int kv_len(struct kv *kv)
 static int kv_keys(struct kv *kv)
 {
     struct muster_bytes prefix = muster_str(kv->argc > 0 ? kv->argv[0] : "");
-    struct muster_store_request q = {
-        .verb = MUSTER_STORE_LIST_KEYS, .keys = &prefix, .key_count = prefix.len != 0};
+    struct muster_store_request q = request_of(MUSTER_STORE_LIST_KEYS, &prefix, prefix.len != 0);
     muster_op *op;
     int err = run_request(kv, &q, &op);
 
@@ -386,7 +394,7 @@ static int parse_lease(const struct kv *kv, struct muster_store_request *q)
 
 static int kv_lease(struct kv *kv)
 {
-    struct muster_store_request q = {0};
+    struct muster_store_request q = muster_store_request_defaults();
     muster_op *op = NULL;
     int err = parse_lease(kv, &q);
 
@@ -435,19 +443,16 @@ static void print_change(muster_op *op, const struct muster_change *change, void
 static int kv_watch(struct kv *kv)
 {
     struct muster_bytes key = muster_str(kv->argv[0]);
-    struct muster_store_request q = {
-        .verb = MUSTER_STORE_WATCH,
-        .keys = &key,
-        .key_count = 1,
-        .flags = (kv->prefix ? MUSTER_STORE_PREFIX : 0) | (kv->current ? MUSTER_STORE_CURRENT : 0) |
-                 (kv->once ? MUSTER_STORE_ONCE : 0),
-        .timeout_ms = MUSTER_TIMEOUT_NEVER,
-        .on_change = print_change,
-        .context = kv,
-    };
+    struct muster_store_request q = request_of(MUSTER_STORE_WATCH, &key, 1);
     muster_op *op;
-    int err = muster_store_submit(kv->store, &q, &op);
+    int err;
 
+    q.flags = (kv->prefix ? MUSTER_STORE_PREFIX : 0) | (kv->current ? MUSTER_STORE_CURRENT : 0) |
+              (kv->once ? MUSTER_STORE_ONCE : 0);
+    q.timeout_ms = MUSTER_TIMEOUT_NEVER;
+    q.on_change = print_change;
+    q.context = kv;
+    err = muster_store_submit(kv->store, &q, &op);
     if (err == 0) {
         err = muster_op_wait(op); /* This waits until the store is gone or a signal ends the
                                      process. */

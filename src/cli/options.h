@@ -87,6 +87,8 @@ bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret);
 bool cli_parse_seconds(const char *text, double *ret, bool *ret_bare);
 /** Returns a time in milliseconds, rounded up, so that 0 remains the only time that is 0. */
 uint32_t cli_ms(double seconds);
+/** The same as a timeout of the library: 0 is no limit, as the help of the options says. */
+int64_t cli_timeout(double seconds);
 
 /* --- did you mean ----------------------------------------------------------------------------- */
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <muster/types.h>
+
 #define BARE_MAX 86400 /* a day */
 
 bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret)
@@ -95,6 +97,13 @@ uint32_t cli_ms(double seconds)
 
     /* What is left of 0.3 s after the multiplication is not a millisecond more. */
     return ms - whole > 1e-6 && whole < UINT32_MAX ? whole + 1 : whole;
+}
+
+int64_t cli_timeout(double seconds)
+{
+    uint32_t ms = cli_ms(seconds);
+
+    return ms == 0 ? MUSTER_TIMEOUT_NEVER : (int64_t)ms;
 }
 
 static const char *time_text(uint64_t seconds, char out[32])

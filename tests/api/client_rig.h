@@ -276,19 +276,20 @@ static inline int call_set_closed(struct caller *c)
 
 static inline int call_ended(struct caller *c)
 {
-    return muster_rdzv_ended(c->rdzv, MUSTER_RDZV_FOREVER);
+    return muster_rdzv_ended(c->rdzv, MUSTER_TIMEOUT_NEVER);
 }
 
 static inline int call_event(struct caller *c)
 {
     struct muster_rdzv_event event;
 
-    return muster_rdzv_wait_event(c->rdzv, MUSTER_RDZV_FOREVER, &event);
+    return muster_rdzv_wait_event(c->rdzv, MUSTER_TIMEOUT_NEVER, &event);
 }
 
 static inline struct muster_rdzv_params params(uint32_t flags)
 {
-    return (struct muster_rdzv_params){.backend = "muster",
+    return (struct muster_rdzv_params){.size = sizeof(struct muster_rdzv_params),
+                                       .backend = "muster",
                                        .endpoint = "127.0.0.1:1",
                                        .run_id = "job",
                                        .nodes_min = 1,

@@ -65,8 +65,12 @@ static inline int close_two(void **state)
 static inline int call(muster_rpc_agent *agent, const char *to, const char *method)
 {
     struct muster_rpc_part part = {muster_str("x"), MUSTER_RPC_CPU};
-    struct muster_rpc_request q = {
-        .to = to, .method = method, .parts = &part, .part_count = 1, .timeout_ms = 20000};
+    struct muster_rpc_request q = {.size = sizeof(struct muster_rpc_request),
+                                   .to = to,
+                                   .method = method,
+                                   .parts = &part,
+                                   .part_count = 1,
+                                   .timeout_ms = 20000};
     muster_rpc_future *future = NULL;
     int err = muster_rpc_sync(agent, &q, &future);
 

@@ -211,6 +211,7 @@ static inline muster_state *donor_open(muster_runtime *rt, const struct muster_s
                                        const struct model *m, uint64_t epoch)
 {
     struct muster_state_source source = {
+        .size = sizeof(struct muster_state_source),
         .prefix = "job",
         .epoch = epoch,
         .step = 7,

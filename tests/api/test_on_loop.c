@@ -40,8 +40,11 @@ static void visit(void (*run)(void))
 {
     struct visit v = {
         .run = run, .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
-    struct muster_store_request q = {
-        .verb = MUSTER_STORE_NUM_KEYS, .timeout_ms = 20000, .done = on_loop, .context = &v};
+    struct muster_store_request q = {.size = sizeof(struct muster_store_request),
+                                     .verb = MUSTER_STORE_NUM_KEYS,
+                                     .timeout_ms = 20000,
+                                     .done = on_loop,
+                                     .context = &v};
     muster_op *op = NULL;
 
     assert_int_equal(muster_store_submit(store, &q, &op), 0);

@@ -67,7 +67,8 @@ static void trainer_close(struct trainer *t)
 static void share(struct trainer *t, uint64_t epoch)
 {
     /* {"lr_step": 4000}: where the schedule of the learning rate is. */
-    struct muster_state_source source = {.prefix = PREFIX,
+    struct muster_state_source source = {.size = sizeof(struct muster_state_source),
+                                         .prefix = PREFIX,
                                          .epoch = epoch,
                                          .priority = (double)epoch,
                                          .metadata = {"\x81\xa7lr_step\xcd\x0f\xa0", 12},
@@ -163,7 +164,7 @@ static void test_progress_newcomer_catches_up(void **state)
 {
     struct muster_state_request r = muster_state_request_defaults();
     struct order order = {.err = MUSTER_EBUSY};
-    struct muster_progress_hooks hooks = {join_round, await_updates, &order};
+    struct muster_progress_hooks hooks = {sizeof(hooks), join_round, await_updates, &order};
     struct muster_progress_view v;
     struct trainer t[3];
     struct model mine;

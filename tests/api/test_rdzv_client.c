@@ -46,7 +46,10 @@ static void test_rdzv_next_returns_what_was_assigned(void **state)
     muster_store_close(bootstrap);
     close_one(rdzv, 1);
     assert_int_not_equal(
-        muster_store_open(rt, text, &(struct muster_store_config){1000, 300}, &bootstrap), 0);
+        muster_store_open(
+            rt, text, &(struct muster_store_config){sizeof(struct muster_store_config), 1000, 300},
+            &bootstrap),
+        0);
 }
 
 static void test_rdzv_flags_leave_out_what_is_not_wanted(void **state)
@@ -156,7 +159,7 @@ static void test_rdzv_ended_wakes_and_says_why(void **state)
     (void)state;
     assert_int_equal(muster_rdzv_ended(rdzv, 0), MUSTER_ETIMEDOUT);
     assert_int_equal(muster_rdzv_ended(rdzv, 5), MUSTER_ETIMEDOUT);
-    assert_int_equal(muster_rdzv_ended(rdzv, -2), MUSTER_EINVAL);
+    assert_int_equal(muster_rdzv_ended(rdzv, -3), MUSTER_EINVAL);
     assert_int_equal(muster_rdzv_wait_event(rdzv, 0, &event), MUSTER_ETIMEDOUT);
     tell(tell_waiting, &n);
     assert_int_equal(muster_rdzv_num_nodes_waiting(rdzv, &n), 0);

@@ -74,6 +74,24 @@ static void test_rdzv_close_interrupts_next(void **state)
     }
 }
 
+static void test_rdzv_interrupt_ends_calls_and_frees_nothing(void **state)
+{
+    muster_rdzv *rdzv = open_one();
+    struct muster_rdzv_info info;
+    struct caller c;
+
+    (void)state;
+    start(&c, rdzv, call_next);
+    wait_count(fake, &fake->joins, 1);
+    muster_rdzv_interrupt(rdzv);
+    assert_int_equal(finish(&c), MUSTER_ECLOSED);
+    muster_rdzv_interrupt(rdzv);
+    assert_int_equal(muster_rdzv_next(rdzv, &info), MUSTER_ECLOSED);
+    assert_int_equal(muster_rdzv_ended(rdzv, MUSTER_TIMEOUT_NEVER), MUSTER_ECLOSED);
+    assert_int_equal(fake->leaves, 0);
+    close_one(rdzv, 1);
+}
+
 static void test_rdzv_close_waits_for_no_farewell_for_ever(void **state)
 {
     struct muster_rdzv_info info;
@@ -164,7 +182,10 @@ static void test_rdzv_sharing_can_be_turned_off_as_with_pytorch(void **state)
     assert_int_not_equal(info.bootstrap_port, 0);
     (void)snprintf(text, sizeof(text), "tcp://127.0.0.1:%u", info.bootstrap_port);
     assert_int_not_equal(
-        muster_store_open(rt, text, &(struct muster_store_config){1000, 300}, &bootstrap), 0);
+        muster_store_open(
+            rt, text, &(struct muster_store_config){sizeof(struct muster_store_config), 1000, 300},
+            &bootstrap),
+        0);
     close_one(rdzv, 1);
 }
 int main(void)
@@ -172,6 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rdzv_close_ends_every_call_of_other_threads),
         cmocka_unit_test(test_rdzv_close_interrupts_next),
+        cmocka_unit_test(test_rdzv_interrupt_ends_calls_and_frees_nothing),
         cmocka_unit_test(test_rdzv_close_waits_for_no_farewell_for_ever),
         cmocka_unit_test(test_rdzv_next_is_for_one_thread_at_a_time),
         cmocka_unit_test(test_rdzv_calls_on_the_runtimes_thread_are_refused),

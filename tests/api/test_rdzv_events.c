@@ -31,6 +31,7 @@ static char text[65536];
 static void meet_alone(const char *run_id)
 {
     struct muster_rdzv_params p = {
+        .size = sizeof(struct muster_rdzv_params),
         .backend = "muster",
         .endpoint = "127.0.0.1:0",
         .run_id = run_id,

@@ -38,7 +38,8 @@ struct node {
 static void open_node(struct node *n, const char *backend, const char *run_id, uint32_t nodes_min,
                       uint32_t nodes_max, const char *config)
 {
-    struct muster_rdzv_params params = {.backend = backend,
+    struct muster_rdzv_params params = {.size = sizeof(struct muster_rdzv_params),
+                                        .backend = backend,
                                         .endpoint = endpoint,
                                         .run_id = run_id,
                                         .nodes_min = nodes_min,
@@ -223,7 +224,9 @@ static void test_rdzv_serves_a_store_where_the_others_look_for_one(void **state)
 
     (void)state;
     for (size_t i = 0; i < 2; i++) {
-        struct muster_store_config config = {.timeout_ms = 1000, .connect_timeout_ms = 300};
+        struct muster_store_config config = {.size = sizeof(struct muster_store_config),
+                                             .timeout_ms = 1000,
+                                             .connect_timeout_ms = 300};
         muster_store *store = NULL;
         struct node node;
         char url[300];
@@ -324,8 +327,12 @@ static void test_rdzv_steps_are_recorded(void **state)
 
 static void test_rdzv_params_are_checked_and_read(void **state)
 {
-    struct muster_rdzv_params p = {
-        .backend = "x", .run_id = "r", .nodes_min = 1, .nodes_max = 2, .config = "a=Yes, b=17,c=q"};
+    struct muster_rdzv_params p = {.size = sizeof(struct muster_rdzv_params),
+                                   .backend = "x",
+                                   .run_id = "r",
+                                   .nodes_min = 1,
+                                   .nodes_max = 2,
+                                   .config = "a=Yes, b=17,c=q"};
     struct muster_bytes text;
     int64_t number;
     bool yes;
@@ -407,6 +414,7 @@ static void my_close(void *context)
 }
 
 static const struct muster_rdzv_ops my_ops = {
+    .size = sizeof(struct muster_rdzv_ops),
     .next = my_next,
     .is_closed = my_is_closed,
     .set_closed = my_set_closed,
@@ -453,8 +461,11 @@ static int create_none(muster_runtime *runtime, const struct muster_rdzv_params 
 
 static void test_rdzv_backend_of_ones_own_is_used_as_any_other(void **state)
 {
-    struct muster_rdzv_params p = {
-        .backend = "mine", .run_id = "r7", .nodes_min = 1, .nodes_max = 1};
+    struct muster_rdzv_params p = {.size = sizeof(struct muster_rdzv_params),
+                                   .backend = "mine",
+                                   .run_id = "r7",
+                                   .nodes_min = 1,
+                                   .nodes_max = 1};
     struct muster_rdzv_event event;
     struct muster_rdzv_info info;
     muster_rdzv *rdzv;
@@ -489,8 +500,11 @@ static void test_rdzv_backend_of_ones_own_is_used_as_any_other(void **state)
 
 static void test_rdzv_registry_refuses_what_would_confuse(void **state)
 {
-    struct muster_rdzv_params p = {
-        .backend = "liar", .run_id = "r", .nodes_min = 1, .nodes_max = 1};
+    struct muster_rdzv_params p = {.size = sizeof(struct muster_rdzv_params),
+                                   .backend = "liar",
+                                   .run_id = "r",
+                                   .nodes_min = 1,
+                                   .nodes_max = 1};
     struct muster_rdzv_ops half = my_ops;
     muster_rdzv *rdzv;
 

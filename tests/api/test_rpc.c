@@ -90,6 +90,7 @@ static void bounce(muster_rpc_call_in *call, void *context)
 {
     struct muster_rpc_part part = muster_rpc_in_part(call, 0);
     struct muster_rpc_request q = {
+        .size = sizeof(struct muster_rpc_request),
         .to = muster_rpc_in_caller(call),
         .method = "t::T.echo",
         .parts = &part,
@@ -147,13 +148,17 @@ static void close_pair(struct pair *p)
     }
 }
 
+static const struct muster_rpc_retry quick_retry = {
+    .size = sizeof(struct muster_rpc_retry), .retries_max = 5, .duration_ms = 1, .backoff = 1.5};
+
 static struct muster_rpc_request request(const char *to, const char *method)
 {
     return (struct muster_rpc_request){
+        .size = sizeof(struct muster_rpc_request),
         .to = to,
         .method = method,
         .timeout_ms = MUSTER_TIMEOUT_DEFAULT,
-        .retry = {.retries_max = 5, .duration_ms = 1, .backoff = 1.5},
+        .retry = &quick_retry,
     };
 }
 
@@ -168,7 +173,7 @@ static muster_rpc_future *begin(muster_rpc_agent *a, const struct muster_rpc_req
 static int call_status(muster_rpc_agent *a, const struct muster_rpc_request *q)
 {
     muster_rpc_future *future = begin(a, q);
-    int status = muster_rpc_future_wait(future, MUSTER_RPC_FOREVER);
+    int status = muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER);
 
     muster_rpc_future_free(future);
     return status;
@@ -190,7 +195,7 @@ static void test_rpc_parts_come_back_as_they_were_sent(void **state)
     for (size_t n = 0; n <= 3; n++) {
         q.part_count = n;
         future = begin(p.agent[0], &q);
-        assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), 0);
+        assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), 0);
         assert_int_equal(muster_rpc_future_part_count(future), n);
         for (size_t i = 0; i < n; i++) {
             assert_int_equal(muster_rpc_future_part(future, i).data.len, parts[i].data.len);
@@ -215,6 +220,7 @@ static void test_rpc_parts_come_back_as_they_were_sent(void **state)
 
 static void test_rpc_errors_say_what_and_where(void **state)
 {
+    struct muster_rpc_retry bad = quick_retry;
     struct muster_rpc_request q = request("b", "t::T.fail");
     muster_rpc_future *future;
     struct pair p;
@@ -222,7 +228,7 @@ static void test_rpc_errors_say_what_and_where(void **state)
     (void)state;
     open_pair(&p);
     future = begin(p.agent[0], &q);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), MUSTER_EREMOTE);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), MUSTER_EREMOTE);
     assert_int_equal(muster_rpc_future_kind(future), MUSTER_RPC_REMOTE);
     assert_string_equal(muster_rpc_future_errmsg(future), "t::T.fail to b: the disk is full");
     muster_rpc_future_free(future);
@@ -230,14 +236,15 @@ static void test_rpc_errors_say_what_and_where(void **state)
     assert_int_equal(call_status(p.agent[0], &q), MUSTER_ENOMETHOD);
     q.to = "c";
     future = begin(p.agent[0], &q);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), MUSTER_EWORKER);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), MUSTER_EWORKER);
     assert_int_equal(muster_rpc_future_kind(future), MUSTER_RPC_REFUSED);
     muster_rpc_future_free(future);
     q.method = "not a method";
     assert_int_equal(muster_rpc_call(p.agent[0], &q, &future), MUSTER_EINVAL);
     q.method = "t::T.echo";
     q.flags = MUSTER_RPC_RETRY;
-    q.retry.retries_max = -1;
+    bad.retries_max = -1;
+    q.retry = &bad;
     assert_int_equal(muster_rpc_call(p.agent[0], &q, &future), MUSTER_EINVAL);
     close_pair(&p);
 }
@@ -252,7 +259,7 @@ static void test_rpc_deadline_and_cancel_reach_the_handler(void **state)
     open_pair(&p);
     q.timeout_ms = 50;
     future = begin(p.agent[0], &q);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), MUSTER_ETIMEDOUT);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), MUSTER_ETIMEDOUT);
     assert_int_equal(muster_rpc_future_kind(future), MUSTER_RPC_TIMEOUT);
     assert_non_null(strstr(muster_rpc_future_errmsg(future), "set timeout (50 ms)"));
     muster_rpc_future_free(future);
@@ -262,7 +269,7 @@ static void test_rpc_deadline_and_cancel_reach_the_handler(void **state)
     assert_false(muster_rpc_future_ended(future));
     muster_rpc_future_cancel(future);
     muster_rpc_future_cancel(future);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), MUSTER_ECANCELED);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), MUSTER_ECANCELED);
     muster_rpc_future_free(future);
     muster_rpc_set_timeout(p.agent[0], 30);
     q.timeout_ms = MUSTER_TIMEOUT_DEFAULT;
@@ -292,7 +299,7 @@ static void test_rpc_64_mib_go_and_come_back(void **state)
     q.part_count = 1;
     q.flags = MUSTER_RPC_BORROW;
     future = begin(p.agent[0], &q);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), 0);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), 0);
     part = muster_rpc_future_part(future, 0);
     assert_int_equal(part.data.len, LONG_BYTES);
     assert_int_equal(memcmp(part.data.data, data, LONG_BYTES), 0);
@@ -320,11 +327,12 @@ static void test_rpc_then_is_called_before_and_after_the_end(void **state)
     q.context = &told;
     future = begin(p.agent[0], &q);
     assert_int_equal(muster_rpc_future_then(future, count_then, &told), 0);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), 0);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), 0);
     assert_int_equal(muster_rpc_future_then(future, count_then, &told), 0);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), 0);
+    assert_int_equal(atomic_load(&told), 3);
     muster_rpc_future_free(future);
     close_pair(&p);
-    assert_int_equal(atomic_load(&told), 3);
 }
 
 /* --- retries ---------------------------------------------------------------------------------- */
@@ -343,7 +351,7 @@ static void test_rpc_retries_until_it_succeeds_or_is_exhausted(void **state)
     assert_int_equal(atomic_load(&p.runs), 4);
     atomic_store(&p.failures_left, 100);
     future = begin(p.agent[0], &q);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), MUSTER_EREMOTE);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), MUSTER_EREMOTE);
     assert_non_null(strstr(muster_rpc_future_errmsg(future), "max retries (5)"));
     muster_rpc_future_free(future);
     assert_int_equal(atomic_load(&p.runs), 4 + 6);
@@ -356,6 +364,7 @@ static void test_rpc_retries_until_it_succeeds_or_is_exhausted(void **state)
 
 static void test_rpc_shutdown_fails_what_waits_for_its_next_try(void **state)
 {
+    struct muster_rpc_retry slow = quick_retry;
     struct muster_rpc_request q = request("b", "t::T.fail");
     muster_rpc_future *retrying;
     muster_rpc_future *sleeping;
@@ -364,7 +373,8 @@ static void test_rpc_shutdown_fails_what_waits_for_its_next_try(void **state)
     (void)state;
     open_pair(&p);
     q.flags = MUSTER_RPC_RETRY;
-    q.retry.duration_ms = 3600000;
+    slow.duration_ms = 3600000;
+    q.retry = &slow;
     retrying = begin(p.agent[0], &q);
     q = request("b", "t::T.sleep");
     sleeping = begin(p.agent[0], &q);
@@ -401,7 +411,7 @@ static void test_rpc_worker_that_does_not_listen_is_named(void **state)
     assert_int_equal(muster_rpc_add_worker(p.agent[0], "c", 2, address), 0);
     q.timeout_ms = 200;
     future = begin(p.agent[0], &q);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), MUSTER_ETIMEDOUT);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), MUSTER_ETIMEDOUT);
     assert_non_null(strstr(muster_rpc_future_errmsg(future), "to c:"));
     muster_rpc_future_free(future);
     /* Somebody else at that address is not taken for it. */
@@ -420,8 +430,8 @@ static int echo_stream(muster_rpc_stream *stream, void *context)
     int n;
 
     (void)context;
-    while ((n = muster_rpc_stream_recv(stream, &parts, &count, MUSTER_RPC_FOREVER)) == 1) {
-        n = muster_rpc_stream_send(stream, parts, count, MUSTER_RPC_FOREVER);
+    while ((n = muster_rpc_stream_recv(stream, &parts, &count, MUSTER_TIMEOUT_NEVER)) == 1) {
+        n = muster_rpc_stream_send(stream, parts, count, MUSTER_TIMEOUT_NEVER);
         if (n != 0) {
             return n;
         }
@@ -443,7 +453,7 @@ static int slow_stream(muster_rpc_stream *stream, void *context)
         }
         (void)nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     }
-    while (muster_rpc_stream_recv(stream, &parts, &count, MUSTER_RPC_FOREVER) == 1) {
+    while (muster_rpc_stream_recv(stream, &parts, &count, MUSTER_TIMEOUT_NEVER) == 1) {
         (void)atomic_fetch_add(&p->runs, count == 1 ? (int)(parts[0].data.len >> 10) : 0);
     }
     return 0;
@@ -618,7 +628,7 @@ static void *call_many(void *context)
         if (i % 10 == 9) {
             muster_rpc_future_cancel(future);
         }
-        status = muster_rpc_future_wait(future, MUSTER_RPC_FOREVER);
+        status = muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER);
         if (status == 0 &&
             (muster_rpc_future_part(future, 0).data.len != strlen(text) ||
              memcmp(muster_rpc_future_part(future, 0).data.data, text, strlen(text)) != 0)) {
@@ -845,7 +855,7 @@ static void test_rpc_devices_are_mapped_there_and_back(void **state)
     assert_int_equal(muster_rpc_set_device_map(p.agent[0], "b", twice, 2), MUSTER_EEXIST);
     assert_int_equal(muster_rpc_set_device_map(p.agent[0], "b", pairs, 2), 0);
     future = begin(p.agent[0], &q);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), 0);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), 0);
     assert_int_equal(muster_rpc_future_part(future, 0).device, 1);
     assert_int_equal(muster_rpc_future_part(future, 1).device, -1);
     muster_rpc_future_free(future);

@@ -44,7 +44,8 @@ static void test_rpc_method_is_a_namespace_a_service_and_a_method(void **state)
         "::T.add", ".", "::.",    "t::T.a b", "t.T::add", "t::T.\xc3",
     };
     char name[300] = "t::T.";
-    struct muster_rpc_request q = {.to = "b", .timeout_ms = 1000};
+    struct muster_rpc_request q = {
+        .size = sizeof(struct muster_rpc_request), .to = "b", .timeout_ms = 1000};
     muster_rpc_stream *stream = NULL;
     muster_rpc_future *future = NULL;
 
@@ -87,12 +88,15 @@ static int64_t now_ms(void)
 /* A call to a worker that nobody takes; the timeout of a connection is 10 s. */
 static void check_gone(const char *to)
 {
-    struct muster_rpc_request q = {.to = to, .method = "t::T.echo", .timeout_ms = 60000};
+    struct muster_rpc_request q = {.size = sizeof(struct muster_rpc_request),
+                                   .to = to,
+                                   .method = "t::T.echo",
+                                   .timeout_ms = 60000};
     int64_t begun = now_ms();
     muster_rpc_future *future = NULL;
 
     assert_int_equal(muster_rpc_call(a, &q, &future), 0);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), MUSTER_ECLOSED);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), MUSTER_ECLOSED);
     assert_int_equal(muster_rpc_future_kind(future), MUSTER_RPC_SHUT_DOWN);
     if (strstr(muster_rpc_future_errmsg(future), "goodbye") == NULL) {
         fail_msg("it does not say why: %s", muster_rpc_future_errmsg(future));

@@ -81,7 +81,7 @@ static void test_rpc_join_checks_what_it_is_given(void **state)
     (void)join(&m[0]);
     says(&m[0], MUSTER_EINVAL, "name");
     m[0].group = "g";
-    m[0].timeout_ms = -2;
+    m[0].timeout_ms = -3;
     (void)join(&m[0]);
     says(&m[0], MUSTER_EINVAL, "timeout");
     assert_int_equal(keys_left(), 0);

@@ -58,9 +58,12 @@ static int open_group(void **state)
 
 static muster_rpc_future *call_that_hangs(int from, const char *to)
 {
-    struct muster_rpc_request q = {.to = to, .method = "t::T.hang"};
+    struct muster_rpc_request q = muster_rpc_request_defaults();
     muster_rpc_future *future = NULL;
 
+    q.to = to;
+    q.method = "t::T.hang";
+    q.timeout_ms = MUSTER_TIMEOUT_NEVER;
     assert_int_equal(muster_rpc_call(m[from].agent, &q, &future), 0);
     (void)pthread_mutex_lock(&lock);
     while (running == 0) {
@@ -206,7 +209,8 @@ static void dawdle(muster_op *op, const struct muster_change *change, void *cont
 static void test_rpc_worker_0_leaves_last(void **state)
 {
     struct muster_bytes prefix = muster_str("rpc/g/leave/");
-    struct muster_store_request watch = {.verb = MUSTER_STORE_WATCH,
+    struct muster_store_request watch = {.size = sizeof(struct muster_store_request),
+                                         .verb = MUSTER_STORE_WATCH,
                                          .keys = &prefix,
                                          .key_count = 1,
                                          .flags = MUSTER_STORE_PREFIX,

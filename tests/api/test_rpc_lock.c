@@ -36,8 +36,9 @@ static void open_runtime(muster_runtime **rt, const char *leaf)
 {
     struct muster_runtime_config config = muster_runtime_config_defaults();
     char paths[3][128];
-    struct muster_lock none = {0};
-    struct muster_lock lock = {.cert = paths[0], .key = paths[1], .ca = paths[2]};
+    struct muster_lock none = muster_lock_defaults();
+    struct muster_lock lock = {
+        .size = sizeof(struct muster_lock), .cert = paths[0], .key = paths[1], .ca = paths[2]};
 
     (void)snprintf(paths[0], sizeof(paths[0]), "%s/%s.pem", directory, leaf == NULL ? "" : leaf);
     (void)snprintf(paths[1], sizeof(paths[1]), "%s/%s.key", directory, leaf == NULL ? "" : leaf);
@@ -78,6 +79,7 @@ static muster_rpc_future *call(struct worker *from, const char *to, size_t len)
 {
     struct muster_rpc_part part = {.data = {.data = calloc(1, len), .len = len}, .device = -1};
     struct muster_rpc_request q = {
+        .size = sizeof(struct muster_rpc_request),
         .to = to,
         .method = "t::T.echo",
         .parts = &part,
@@ -88,7 +90,7 @@ static muster_rpc_future *call(struct worker *from, const char *to, size_t len)
 
     assert_non_null(part.data.data);
     assert_int_equal(muster_rpc_call(from->agent, &q, &future), 0);
-    (void)muster_rpc_future_wait(future, MUSTER_RPC_FOREVER);
+    (void)muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER);
     free((void *)(uintptr_t)part.data.data);
     return future;
 }

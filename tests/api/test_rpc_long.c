@@ -87,7 +87,8 @@ static void close_pair(struct pair *p)
 static struct muster_rpc_request request(const char *to, const char *method,
                                          const struct muster_rpc_part *parts, size_t count)
 {
-    return (struct muster_rpc_request){.to = to,
+    return (struct muster_rpc_request){.size = sizeof(struct muster_rpc_request),
+                                       .to = to,
                                        .method = method,
                                        .parts = parts,
                                        .part_count = count,
@@ -103,7 +104,7 @@ static int call_echo(muster_rpc_agent *a, const char *to)
     int status;
 
     assert_int_equal(muster_rpc_call(a, &q, &future), 0);
-    status = muster_rpc_future_wait(future, MUSTER_RPC_FOREVER);
+    status = muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER);
     muster_rpc_future_free(future);
     return status;
 }
@@ -155,7 +156,7 @@ static void test_rpc_long_parts_come_back_as_they_were_sent(void **state)
         muster_rpc_future *future;
 
         assert_int_equal(muster_rpc_call(p.agent[0], &q, &future), 0);
-        assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), 0);
+        assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), 0);
         assert_int_equal(muster_rpc_future_part_count(future), 5);
         for (size_t i = 0; i < 5; i++) {
             struct muster_bytes got = muster_rpc_future_part(future, i).data;
@@ -180,7 +181,7 @@ static void test_rpc_long_part_is_aligned_for_its_receiver(void **state)
     (void)state;
     open_pair(&p, false);
     assert_int_equal(muster_rpc_call(p.agent[0], &q, &future), 0);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), 0);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), 0);
     assert_memory_equal(muster_rpc_future_part(future, 0).data.data, "aligned", 7);
     muster_rpc_future_free(future);
     close_pair(&p);
@@ -208,7 +209,7 @@ static void test_rpc_borrowed_memory_is_not_touched_after_the_end(void **state)
             (void)muster_rpc_future_wait(future, round / 4); /* until some of it is under way */
             muster_rpc_future_cancel(future);
         }
-        status = muster_rpc_future_wait(future, MUSTER_RPC_FOREVER);
+        status = muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER);
         assert_int_equal(munmap(data, LONG_BYTES), 0);
         assert_true(status == 0 || status == MUSTER_ETIMEDOUT || status == MUSTER_ECANCELED);
         muster_rpc_future_free(future);

@@ -327,8 +327,12 @@ static void test_rpc_groups_that_cannot_be_are_refused(void **state)
 static int call(muster_rpc_agent *a, const char *to, const char *method)
 {
     struct muster_rpc_part part = {muster_str("x"), MUSTER_RPC_CPU};
-    struct muster_rpc_request q = {
-        .to = to, .method = method, .parts = &part, .part_count = 1, .timeout_ms = 20000};
+    struct muster_rpc_request q = {.size = sizeof(struct muster_rpc_request),
+                                   .to = to,
+                                   .method = method,
+                                   .parts = &part,
+                                   .part_count = 1,
+                                   .timeout_ms = 20000};
     muster_rpc_future *future = NULL;
     int err = muster_rpc_sync(a, &q, &future);
 
@@ -421,8 +425,10 @@ static void on_round(muster_rpc_agent *agent, const struct muster_rdzv_info *rou
 static void *follow(void *context)
 {
     struct node *n = context;
-    struct muster_rpc_following following = {.round = on_round, .context = n};
+    struct muster_rpc_following following = muster_rpc_following_defaults();
 
+    following.round = on_round;
+    following.context = n;
     n->status = muster_rpc_follow(n->agent, n->rdzv, &following);
     (void)snprintf(n->text, sizeof(n->text), "%s", n->status == 0 ? "" : muster_errmsg());
     return NULL;
@@ -430,7 +436,8 @@ static void *follow(void *context)
 
 static void start_node(struct node *n, const char *name, const char *endpoint, bool stays)
 {
-    struct muster_rdzv_params params = {.backend = "muster",
+    struct muster_rdzv_params params = {.size = sizeof(struct muster_rdzv_params),
+                                        .backend = "muster",
                                         .endpoint = endpoint,
                                         .run_id = "follow",
                                         .nodes_min = 2,
@@ -527,7 +534,10 @@ static void test_rpc_group_follows_a_rendezvous_as_workers_come_and_go(void **st
 {
     static const char *const workers[] = {"x", "y", "z"};
     struct muster_server_config server_config = muster_server_config_defaults();
-    struct muster_rpc_request q = {.to = "z", .method = "t::T.wait", .timeout_ms = 20000};
+    struct muster_rpc_request q = {.size = sizeof(struct muster_rpc_request),
+                                   .to = "z",
+                                   .method = "t::T.wait",
+                                   .timeout_ms = 20000};
     muster_rpc_future *future = NULL;
     muster_server *server;
     struct node nodes[3];
@@ -551,7 +561,7 @@ static void test_rpc_group_follows_a_rendezvous_as_workers_come_and_go(void **st
     /* And goes: what is still on its way to it ends. */
     assert_int_equal(muster_rpc_call(nodes[0].agent, &q, &future), 0);
     stop_node(&nodes[2]);
-    (void)muster_rpc_future_wait(future, MUSTER_RPC_FOREVER);
+    (void)muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER);
     muster_rpc_future_free(future);
     await_world(nodes, 2, 2);
     check_calls(nodes, workers, 2);
@@ -597,7 +607,10 @@ static void test_rpc_closing_a_rendezvous_waits_for_who_follows_it(void **state)
 static void test_rpc_calls_under_way_to_a_removed_worker_end_by_its_name(void **state)
 {
     struct member *members = *state;
-    struct muster_rpc_request q = {.to = "w0", .method = "t::T.wait", .timeout_ms = 20000};
+    struct muster_rpc_request q = {.size = sizeof(struct muster_rpc_request),
+                                   .to = "w0",
+                                   .method = "t::T.wait",
+                                   .timeout_ms = 20000};
     muster_rpc_future *futures[8];
 
     assert_int_equal(call(members[0].agent, "w0", "t::T.echo"), 0);
@@ -606,7 +619,7 @@ static void test_rpc_calls_under_way_to_a_removed_worker_end_by_its_name(void **
     }
     assert_int_equal(muster_rpc_remove_worker(members[0].agent, "w0"), 0);
     for (int i = 0; i < 8; i++) {
-        assert_int_equal(muster_rpc_future_wait(futures[i], MUSTER_RPC_FOREVER), MUSTER_EWORKER);
+        assert_int_equal(muster_rpc_future_wait(futures[i], MUSTER_TIMEOUT_NEVER), MUSTER_EWORKER);
         assert_int_equal(muster_rpc_future_kind(futures[i]), MUSTER_RPC_REFUSED);
         assert_non_null(strstr(muster_rpc_future_errmsg(futures[i]), "w0"));
         muster_rpc_future_free(futures[i]);
@@ -628,17 +641,20 @@ static void test_rpc_device_map_is_told_and_memory_is_the_default(void **state)
 
 static void test_rpc_negative_retry_options_are_refused(void **state)
 {
+    enum { SIZE = sizeof(struct muster_rpc_retry) };
     static const struct muster_rpc_retry bad[] = {
-        {-1, 10, 1.5, 0}, {5, -1, 1.5, 0}, {5, 10, 0.5, 0}, {5, 10, 1.5, -0.1}, {5, 10, 1.5, 1.1},
+        {SIZE, -1, 10, 1.5, 0},   {SIZE, 5, -1, 1.5, 0},   {SIZE, 5, 10, 0.5, 0},
+        {SIZE, 5, 10, 1.5, -0.1}, {SIZE, 5, 10, 1.5, 1.1},
     };
     struct member *members = *state;
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        struct muster_rpc_request q = {.to = "w0",
+        struct muster_rpc_request q = {.size = sizeof(struct muster_rpc_request),
+                                       .to = "w0",
                                        .method = "t::T.echo",
                                        .timeout_ms = 1000,
                                        .flags = MUSTER_RPC_RETRY,
-                                       .retry = bad[i]};
+                                       .retry = &bad[i]};
         muster_rpc_future *future = NULL;
         muster_rref *rref = NULL;
 

@@ -138,6 +138,7 @@ static struct muster_rpc_request request(const char *to, const char *method,
                                          const struct muster_rpc_part *part)
 {
     return (struct muster_rpc_request){
+        .size = sizeof(struct muster_rpc_request),
         .to = to,
         .method = method,
         .parts = part,
@@ -284,7 +285,7 @@ static void test_rref_passed_on_outlives_the_one_it_came_from(void **state)
     assert_int_equal(muster_rref_wait_confirmed(rref, 20000), 0);
     assert_int_equal(muster_rref_call(t.agent[0], &q, &rref, 1, &future), 0);
     muster_rref_free(rref);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), 0);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), 0);
     muster_rpc_future_free(future);
     assert_int_equal(t.kept_count, 1);
     assert_string_equal(muster_rref_owner(t.kept[0]), "b");
@@ -292,7 +293,7 @@ static void test_rref_passed_on_outlives_the_one_it_came_from(void **state)
     /* And home, where its owner has one of its own. */
     q.to = "b";
     assert_int_equal(muster_rref_call(t.agent[2], &q, &t.kept[0], 1, &future), 0);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), 0);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), 0);
     muster_rpc_future_free(future);
     muster_rref_free(t.kept[0]);
     assert_true(muster_rref_is_owner(t.kept[1]));
@@ -316,7 +317,7 @@ static void test_rref_token_that_nobody_takes_is_void_with_its_call(void **state
     rref = remote(&t, 0, "b", "t::V.make", "x");
     assert_int_equal(muster_rref_wait_confirmed(rref, 20000), 0);
     assert_int_equal(muster_rref_call(t.agent[0], &q, &rref, 1, &future), 0);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), MUSTER_ENOMETHOD);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), MUSTER_ENOMETHOD);
     muster_rpc_future_free(future);
     /* One by hand: taken once, not twice; and what is no token is refused. */
     assert_int_equal(muster_rref_fork(rref, "c", &token), 0);
@@ -345,7 +346,7 @@ static void test_rref_of_a_removed_worker_is_released(void **state)
     rref = remote(&t, 0, "b", "t::V.make", "x");
     assert_int_equal(muster_rref_wait_confirmed(rref, 20000), 0);
     assert_int_equal(muster_rref_call(t.agent[0], &q, &rref, 1, &future), 0);
-    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), 0);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER), 0);
     muster_rpc_future_free(future);
     assert_int_equal(muster_rref_wait_confirmed(t.kept[0], 20000), 0);
     muster_rref_free(rref);
@@ -406,7 +407,7 @@ static void *live(void *context)
         } else {
             muster_rref_free(rref);
             rref = NULL;
-            if (muster_rpc_future_wait(future, MUSTER_RPC_FOREVER) != 0 ||
+            if (muster_rpc_future_wait(future, MUSTER_TIMEOUT_NEVER) != 0 ||
                 muster_rpc_future_part(future, 0).data.len != strlen(text) ||
                 memcmp(muster_rpc_future_part(future, 0).data.data, text, strlen(text)) != 0) {
                 th->failed++;

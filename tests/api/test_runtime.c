@@ -61,7 +61,7 @@ static int start(const struct muster_lock *lock)
 
 static void test_runtime_says_what_is_wrong_with_its_token(void **state)
 {
-    struct muster_lock lock = {.token_file = path};
+    struct muster_lock lock = {.size = sizeof(struct muster_lock), .token_file = path};
 
     (void)state;
     write_file("0123456789abcdef0123456789abcdef\n", 0600);
@@ -79,7 +79,8 @@ static void test_runtime_says_what_is_wrong_with_its_token(void **state)
 
 static void test_runtime_says_what_is_wrong_with_its_certificates(void **state)
 {
-    struct muster_lock lock = {.cert = path, .key = path, .ca = path};
+    struct muster_lock lock = {
+        .size = sizeof(struct muster_lock), .cert = path, .key = path, .ca = path};
 
     (void)state;
     write_file("no certificate\n", 0600);
@@ -95,7 +96,8 @@ static void test_runtime_says_what_is_wrong_with_its_certificates(void **state)
 static void test_runtime_says_what_is_wrong_with_its_ranges(void **state)
 {
     const char *ranges[] = {"10.0.0.0/8", "10.0.0.0/99"};
-    struct muster_lock lock = {.allow = ranges, .allow_count = 1};
+    struct muster_lock lock = {
+        .size = sizeof(struct muster_lock), .allow = ranges, .allow_count = 1};
 
     (void)state;
     assert_int_equal(start(&lock), 0);

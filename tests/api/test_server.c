@@ -175,10 +175,16 @@ static void test_server_restart_under_a_client(void **state)
 {
     muster_server *server = start("127.0.0.1:0", NULL, MUSTER_SYNC_ALWAYS);
     struct muster_bytes key = muster_str("late");
-    struct muster_store_request get = {
-        .verb = MUSTER_STORE_GET, .keys = &key, .key_count = 1, .timeout_ms = DEFAULT};
-    struct muster_store_request pop = {
-        .verb = MUSTER_STORE_QUEUE_POP, .keys = &key, .key_count = 1, .timeout_ms = DEFAULT};
+    struct muster_store_request get = {.size = sizeof(struct muster_store_request),
+                                       .verb = MUSTER_STORE_GET,
+                                       .keys = &key,
+                                       .key_count = 1,
+                                       .timeout_ms = DEFAULT};
+    struct muster_store_request pop = {.size = sizeof(struct muster_store_request),
+                                       .verb = MUSTER_STORE_QUEUE_POP,
+                                       .keys = &key,
+                                       .key_count = 1,
+                                       .timeout_ms = DEFAULT};
     muster_store *store = open_store(server);
     muster_op *reading;
     muster_op *popping;

@@ -359,7 +359,8 @@ static void count_release(void *context)
 static int share_epoch(muster_state *donor, const struct model *m, uint64_t epoch,
                        atomic_int *released)
 {
-    struct muster_state_source source = {.prefix = "job",
+    struct muster_state_source source = {.size = sizeof(struct muster_state_source),
+                                         .prefix = "job",
                                          .epoch = epoch,
                                          .priority = (double)epoch,
                                          .tensors = m->tensors,
@@ -669,7 +670,8 @@ static void test_file_arrives_byte_for_byte_and_an_interrupted_load_goes_on(void
         "{\"__metadata__\": {\"format\": \"pt\"}, \"a\": {\"dtype\": \"U8\", "
         "\"shape\": [9000000], \"data_offsets\": [0, 9000000]}}  ";
     struct muster_state_config config = local();
-    struct muster_state_source source = {.prefix = "job", .epoch = 3, .priority = 3};
+    struct muster_state_source source = {
+        .size = sizeof(struct muster_state_source), .prefix = "job", .epoch = 3, .priority = 3};
     struct watcher w = {.cancel_at = 4 << 20};
     char dir[] = "/tmp/muster-state-XXXXXX";
     struct muster_state_request r;
@@ -722,7 +724,8 @@ static void test_file_arrives_byte_for_byte_and_an_interrupted_load_goes_on(void
 static void test_what_is_no_safetensors_file_is_not_shared(void **state)
 {
     struct muster_state_config config = local();
-    struct muster_state_source source = {.prefix = "job"};
+    struct muster_state_source source = {.size = sizeof(struct muster_state_source),
+                                         .prefix = "job"};
     muster_state *donor;
 
     (void)state;
@@ -771,7 +774,10 @@ static void test_memory_of_the_library_leaves_as_any_other(void **state)
     uint64_t shape = 5000001;
     struct muster_tensor tensor = {
         .name = "w", .dtype = MUSTER_DTYPE_U8, .rank = 1, .shape = &shape};
-    struct muster_state_source source = {.prefix = "job", .tensors = &tensor, .tensor_count = 1};
+    struct muster_state_source source = {.size = sizeof(struct muster_state_source),
+                                         .prefix = "job",
+                                         .tensors = &tensor,
+                                         .tensor_count = 1};
     const char *addr;
     muster_state *donor;
     struct muster_tensor got;

@@ -297,8 +297,9 @@ static int listen_here(char *text, size_t cap)
 /* Whether somebody called while a state was loaded from a donor that listens at `listen`. */
 static bool is_lured(const char *listen)
 {
-    const struct muster_lock lock = {.insecure = true};
-    struct muster_runtime_config open = {.lock = &lock};
+    const struct muster_lock lock = {.size = sizeof(struct muster_lock), .insecure = true};
+    struct muster_runtime_config open = {.size = sizeof(struct muster_runtime_config),
+                                         .lock = &lock};
     struct muster_state_config config = muster_state_config_defaults();
     struct muster_state_request r = muster_state_request_defaults();
     muster_state_copy *copy;
@@ -378,8 +379,9 @@ static muster_runtime *runtime_with(const char *leaf, const char *ca)
 {
     struct muster_runtime_config config = muster_runtime_config_defaults();
     char paths[3][128];
-    struct muster_lock none = {0};
-    struct muster_lock lock = {.cert = paths[0], .key = paths[1], .ca = paths[2]};
+    struct muster_lock none = muster_lock_defaults();
+    struct muster_lock lock = {
+        .size = sizeof(struct muster_lock), .cert = paths[0], .key = paths[1], .ca = paths[2]};
     muster_runtime *rt;
 
     (void)snprintf(paths[0], sizeof(paths[0]), "%s/%s.pem", directory, leaf == NULL ? "" : leaf);
@@ -470,7 +472,8 @@ static void test_file_that_is_cut_short_ends_the_download_only(void **state)
     static const char head[] =
         "{\"a\":{\"dtype\":\"U8\",\"shape\":[8000000],\"data_offsets\":[0,8000000]}}";
     struct muster_state_config config = muster_state_config_defaults();
-    struct muster_state_source source = {.prefix = "job"};
+    struct muster_state_source source = {.size = sizeof(struct muster_state_source),
+                                         .prefix = "job"};
     struct muster_state_request r = muster_state_request_defaults();
     char path[] = "/tmp/muster-state-XXXXXX";
     uint64_t len = sizeof(head) - 1;

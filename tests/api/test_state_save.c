@@ -122,7 +122,9 @@ static void test_what_was_saved_is_shared_with_its_metadata(void **state)
     must(muster_state_save(path, m.tensors, 3, metadata));
     config.listen = "127.0.0.1:0";
     must(muster_state_open(rt, &config, &donor));
-    must(muster_state_share_file(donor, path, &(struct muster_state_source){.prefix = "job"}));
+    must(muster_state_share_file(donor, path,
+                                 &(struct muster_state_source){
+                                     .size = sizeof(struct muster_state_source), .prefix = "job"}));
     addr = muster_state_address(donor);
     r.donors = &addr;
     r.donor_count = 1;

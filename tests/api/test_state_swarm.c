@@ -60,7 +60,8 @@ static struct muster_state_config in_swarm(const struct swarm *s)
 
 static struct muster_state_source source_of(const struct model *m, uint64_t epoch)
 {
-    return (struct muster_state_source){.prefix = PREFIX,
+    return (struct muster_state_source){.size = sizeof(struct muster_state_source),
+                                        .prefix = PREFIX,
                                         .epoch = epoch,
                                         .priority = (double)epoch,
                                         .metadata = {"\x81\xa2lr\x05", 5},
@@ -528,7 +529,8 @@ static void test_swarm_trainers_get_only_what_they_can_load(void **state)
 /* What a trainer gave, kept in a file, is given to the next trainer as the first gave it. */
 static void test_swarm_file_of_a_trainer_is_given_to_others(void **state)
 {
-    struct muster_state_source source = {.prefix = PREFIX};
+    struct muster_state_source source = {.size = sizeof(struct muster_state_source),
+                                         .prefix = PREFIX};
     struct muster_state_request r;
     muster_state_copy *copy;
     char file[64];

@@ -51,7 +51,8 @@ static void must(int err)
 
 static void share(muster_state *donor, const struct model *m, uint64_t epoch, double priority)
 {
-    struct muster_state_source source = {.prefix = "job",
+    struct muster_state_source source = {.size = sizeof(struct muster_state_source),
+                                         .prefix = "job",
                                          .epoch = epoch,
                                          .priority = priority,
                                          .tensors = m->tensors,
@@ -70,8 +71,9 @@ static const char *id_of(const muster_state *state)
 
 static void test_beyond_loopback_peers_are_named_or_everybody_is_let_in(void **state)
 {
-    const struct muster_lock insecure = {.insecure = true};
-    struct muster_runtime_config open = {.lock = &insecure};
+    const struct muster_lock insecure = {.size = sizeof(struct muster_lock), .insecure = true};
+    struct muster_runtime_config open = {.size = sizeof(struct muster_runtime_config),
+                                         .lock = &insecure};
     struct muster_state_config config = among_peers("/ip4/0.0.0.0/tcp/0");
     muster_runtime *rt;
     muster_state *s;
@@ -104,8 +106,9 @@ static void test_beyond_loopback_peers_are_named_or_everybody_is_let_in(void **s
 static void test_a_credential_does_not_stand_in_for_a_list_of_peers(void **state)
 {
     char path[] = "/tmp/muster-token-XXXXXX";
-    const struct muster_lock lock = {.token_file = path};
-    struct muster_runtime_config sealed = {.lock = &lock};
+    const struct muster_lock lock = {.size = sizeof(struct muster_lock), .token_file = path};
+    struct muster_runtime_config sealed = {.size = sizeof(struct muster_runtime_config),
+                                           .lock = &lock};
     struct muster_state_config config = among_peers("/ip4/0.0.0.0/tcp/0");
     int fd = mkstemp(path);
     muster_runtime *rt;

@@ -188,7 +188,8 @@ def test_only_donor_killed_and_back():
 def test_donor_stopped():
     source = make("stop.safetensors", "stop")
     with Donor(source, "--rate", "3M") as one, Donor(source, "--rate", "3M") as two:
-        pull = Pull(path("stop.out"), "--stall", "0.5", one.address, two.address)
+        # On a loaded machine a donor may be silent for half a second without having been stopped.
+        pull = Pull(path("stop.out"), "--stall", "2", one.address, two.address)
         pull.until("progress", bytes=some(2 * MIB), donors=some(2))
         one.signal(signal.SIGSTOP)
         check_pulled(pull, source, "one donor of two stopped")

@@ -25,7 +25,7 @@ import tempfile
 
 import pages
 
-FOLDERS = "src|include|tests|tools|docs|examples|bench|sim|data"
+FOLDERS = "src|include|tests|tools|docs|examples|bench|sim|data|deploy"
 # Names that stand for files of others.
 FOREIGN = {"uv.h", "lmdb.h", "stdio.h", "train.py", "hello.c"}
 
@@ -325,6 +325,7 @@ extern struct muster_progress_hooks hooks; extern struct muster_state_request lo
 extern const struct muster_rpc_part *parts; extern size_t count; extern int n; extern size_t size;
 extern struct muster_tensor *tensors, *mine; extern muster_rref *taken;
 extern uint64_t samples, epoch; extern muster_rpc_handler add;
+void look_at(const struct muster_queued *); extern void *me; extern muster_op *op;
 """
 
 
@@ -392,6 +393,7 @@ HEADER_NAMES = {
     "state.h": "struct muster_state_config config = muster_state_config_defaults();\n"
                "struct muster_state_request request = muster_state_request_defaults();\n"
                "size_t n = 0;",
+    "queue.h": "size_t i, n;",
     "progress.h": "struct muster_state_request request = muster_state_request_defaults();",
 }
 
@@ -507,4 +509,5 @@ def main(muster, root, *mode):
     return 1 if faults or not links or not blocks else 0
 
 
-sys.exit(main(*sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

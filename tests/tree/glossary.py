@@ -20,20 +20,20 @@ COMMON = {
     "layers and rooms, which ARCHITECTURE.md lists":
         "api base bin cli codec core crypto proto src text transport",
     "names of other projects, protocols and formats":
-        "aead autonat base58 base64 c10d cgroup cidr dht etcd etcd2 hm http ip json jv kad lmdb mp msgpack mss "
-        "mtu multiaddr muster noise numa p2pd pb pickle psk rpc safetensors sha256 std tcp tls torch utf8 uv "
+        "aead autonat base58 base64 c10d cgroup cidr curl dht etcd etcd2 hm http ip json jv kad lmdb mp msgpack "
+        "mss mtu multiaddr muster noise numa p2pd pb pickle psk rpc safetensors sha256 std tcp tls torch utf8 uv "
         "uvarint v2 v3 x25519 yamux",
     "words of libp2p, hivemind, etcd, PyTorch and TLS, with their meaning there":
         "auth barrier bucket candidate circuit compare compression contact device dict dtype envelope "
-        "fork hello hop identify identity neighbour queue relay reservation role tensor trainer txn unary "
+        "fork hello hop identify identity neighbour relay reservation role tensor trainer txn unary "
         "voucher",
     "what every program has":
-        "addr alloc assert buf builder cache cert class client clock cmd code config conn connect "
-        "connection console context cpus cursor decode dial dirent disk download encode encoder endpoint "
+        "addr alloc arg assert buf builder cache cert class client clock cmd code config conn connect "
+        "connection console context cpus cursor decode deps dial dirent disk download encode encoder endpoint "
         "entry err errmsg exec executor families field file flag frame future get guess hash head header heap "
-        "help history hook id idle info internal item key keygen kind kv len link list listen listener log lookup loop main "
+        "help history hook id idle info internal item key keygen kind kv len library link list listen listener log lookup loop main "
         "map memory method msg name net number op option output owner param part path phase pipe point pool "
-        "prefix private prng proc prompt protocol read reader record registry remote reply request response "
+        "prefix private prng proc program prompt protocol read reader record registry remote reply request response "
         "result retry row runtime screen search section segment set setting shape sink size slot "
         "snapshot sock source spawn spec split stat static status step storage string sync table target "
         "task terminal time timer trace tree type update url user validate validator value var view "

@@ -5,8 +5,9 @@ usage: guide.py ROOT [--self-test]
 
 Every store verb is in each file that the list for verbs names; every command has each of the files
 that the list for commands names; every metric is in docs/operate.md, and no other; every fuzz target
-has its source and its inputs. The list has to name each of these files, so that a step which a new
-verb needs cannot be left out of it.
+has its source and its inputs. The lists for the public API name the files that tests/tree/symbols.py
+compares. The list has to name each of these files, so that a step which a new verb needs cannot be
+left out of it.
 
 In ARCHITECTURE.md every verb of the environment has its place in the table of them, which the header
 repeats, and the drawing of the rooms has every room above those that it uses by the table of walls.
@@ -27,7 +28,7 @@ VERB_FILES = {
     "src/proto/store/backing_write.c": {"CHANGES"},
     "src/proto/store/backing_read.c": {"READS", "LISTS"},
     "src/service/store/etcd_op.c": ALL,
-    "src/api/store.c": ALL,
+    "src/api/store.c": ALL - {"WATCHES"},
     "src/cli/kv_ops.c": ALL,
     "docs/store.md": ALL,
     "tests/api/test_store.c": ALL,
@@ -48,6 +49,13 @@ METRIC_FILES = {
     "src/service/server/status.c": (r'FIGURE\("(\w+)"|# HELP muster_([a-z]\w*)', "muster_"),
     "src/service/agent/status.c": (r'"(muster_[a-z_]+)", "(?:gauge|counter)"', ""),
     "src/cli/state_page.c": (r'"(muster_[a-z_]+)", "(?:gauge|counter)"', ""),
+}
+
+# What the lists for the public API name.
+API_FILES = {
+    "To add a field to a public struct": ("tests/api/test_sized.c",),
+    "To add a public function": ("src/api/symbols.txt", "include/muster/types.h", "src/api/args.h",
+                                 "tests/api/test_timeouts.c"),
 }
 
 
@@ -141,6 +149,16 @@ def check_parsers(root, guide):
             yield f"{build}: it does not name the target {name}"
 
 
+def check_api(root, guide):
+    for heading, paths in API_FILES.items():
+        listed = section_of(guide, heading)
+        for path in paths:
+            if f"`{path}`" not in listed:
+                yield f"CONTRIBUTING.md: \"{heading}\" does not name {path}"
+            if read(root, path) is None:
+                yield f"{path}: there is no such file"
+
+
 def check_env(root, page):
     header = read(root, "src/core/env.h")
     ops = re.search(r"^struct mu_env_ops \{(.*?)^\};", header, re.M | re.S)[1]
@@ -179,12 +197,14 @@ def check(root):
     guide = read(root, "CONTRIBUTING.md")
     page = read(root, "ARCHITECTURE.md")
     faults = list(check_env(root, page)) + list(check_order(page))
-    return faults + [fault for one in (check_verbs, check_commands, check_metrics, check_parsers)
-                     for fault in one(root, guide)]
+    lists = (check_verbs, check_commands, check_metrics, check_parsers, check_api)
+    return faults + [fault for one in lists for fault in one(root, guide)]
 
 
 # A file, what is replaced in it by what, and a part of the sentence that must follow.
 PLANTED = [
+    ("CONTRIBUTING.md", "`src/api/symbols.txt`", "`symbols.txt`", "does not name src/api/symbols.txt"),
+    ("CONTRIBUTING.md", "### To add a field", "### To add fields", "does not name tests/api/test_sized.c"),
     ("CONTRIBUTING.md", "`src/service/store/exec.c`", "`exec.c`", "does not name src/service/store/exec.c"),
     ("CONTRIBUTING.md", "### To add a command", "### To add", "for a command does not name README.md"),
     ("src/codec/store/op.h", '"append", ', '"prepend",', "src/api/store.c: the verb prepend"),

@@ -26,11 +26,16 @@ def read(path):
 def list_exports(library):
     lines = subprocess.run(["nm", "-D", "--defined-only", library], stdout=subprocess.PIPE,
                            check=True, universal_newlines=True).stdout.splitlines()
-    return {line.split()[-1] for line in lines if line.split()[-1].startswith("muster_")}
+    return {line.split()[-1].split("@")[0] for line in lines if " muster_" in line}
+
+
+def list_defaults(exports):
+    """The inline functions that make a struct, beside those that the library exports for them."""
+    return {name[:-len("init")] + "defaults" for name in exports if name.endswith("_init")}
 
 
 def check_exports(exports, man3):
-    for name in sorted(exports):
+    for name in sorted(exports | list_defaults(exports)):
         path = os.path.join(man3, name + ".3")
         if not os.path.exists(path):
             yield f"{name}() has no page"
@@ -56,7 +61,7 @@ def check_pages(man3, exports):
         # Several functions may share a text, but the last of them must have one.
         for found in re.findall(r"^\.It Fn (\w+)\n(?=\.El|\.Sh|\.Ed)", text, re.M):
             yield f"{name}: the header says nothing about {found}()"
-        inline = {"muster_str", "muster_rpc_async"}
+        inline = {"muster_str", "muster_rpc_async"} | list_defaults(exports)
         for found in re.findall(r"^\.Fo (\w+)$", text, re.M):
             if found not in exports | inline:
                 yield f"{name}: {found}() is not exported"

@@ -244,8 +244,14 @@ int mu_layout_check(const struct mu_layout *expected, const struct mu_layout *go
         }
     }
     if (expected->count != got->count) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "there are %zu tensors, but %zu were expected",
-                      got->count, expected->count);
+        const struct mu_layout *more = got->count > expected->count ? got : expected;
+
+        return mu_err(
+            reterr_msg, MUSTER_EINVAL, "there are %zu tensors, but %zu were expected: %s is %s",
+            got->count, expected->count,
+            mu_span_quote(names[0], sizeof(names[0]),
+                          mu_layout_name(more, more == got ? expected->count : got->count)),
+            more == got ? "one too many" : "missing");
     }
     return 0;
 }

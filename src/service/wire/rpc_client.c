@@ -325,7 +325,8 @@ int mu_rpc_client_cancel(struct mu_rpc_client *c, uint64_t id)
 
 void mu_rpc_client_need(struct mu_rpc_client *c)
 {
-    if (c->link != MU_RPC_CLIENT_UP && c->ready && c->give_up_at.ns == MU_MONO_NEVER.ns) {
+    if (c->link != MU_RPC_CLIENT_UP && c->ready && c->give_up_at.ns == MU_MONO_NEVER.ns &&
+        c->config.reconnect_ms != 0) {
         c->give_up_at = mu_mono_add_ms(mu_env_now(c->env).mono, c->config.reconnect_ms);
         mu_rpc_client_run_soon(c);
     }

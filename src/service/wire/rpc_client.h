@@ -30,7 +30,7 @@ struct mu_rpc_client_config {
     struct mu_addr near; /* of the same peer, if it is on this host: tried first. kind 0: none */
     const char *name;    /* ours, in the server's logs; borrowed for the client's life */
     uint32_t connect_ms; /* how long the first connection may take, retries included; 0: for ever */
-    uint32_t reconnect_ms; /* how long a lost one may stay lost before `gave_up` */
+    uint32_t reconnect_ms; /* how long a lost one may stay lost before `gave_up`; 0: for ever */
     uint32_t probe_ms;     /* how long a peer may keep silent after our first greeting */
     uint32_t greetings;    /* first greetings in a row that may end without an answer */
     uint32_t name_ms;      /* how long the host's name may be unknown before `failed`, until there

@@ -235,7 +235,10 @@ static void test_layouts_that_differ_are_told_apart_in_words(void **state)
     mu_layout_init(&b);
     assert_int_equal(mu_layout_add(&a, MU_SPAN_LIT("w"), MU_DTYPE_F32, shape, 2), 0);
     assert_int_equal(mu_layout_check(&a, &b, &msg), MUSTER_EINVAL);
-    assert_string_equal(msg.text, "there are 0 tensors, but 1 were expected");
+    assert_string_equal(msg.text, "there are 0 tensors, but 1 were expected: \"w\" is missing");
+    assert_int_equal(mu_layout_check(&b, &a, &msg), MUSTER_EINVAL);
+    assert_string_equal(msg.text,
+                        "there are 1 tensors, but 0 were expected: \"w\" is one too many");
     assert_int_equal(mu_layout_add(&b, MU_SPAN_LIT("w"), MU_DTYPE_F32, shape, 1), 0);
     assert_int_equal(mu_layout_check(&a, &b, &msg), MUSTER_EINVAL);
     assert_string_equal(msg.text, "tensor \"w\" is F32[2], but F32[2,3] was expected");
