@@ -13,7 +13,7 @@ import os
 import re
 import signal
 
-from docs_site import PAGES, PATIENCE, Site, block, checks, commands, unrun
+from docs_site import MODULE, PAGES, PATIENCE, PYTHON, Site, block, checks, commands, squeeze, unrun
 from rig import Rig, option, wait_until
 
 # One that saves when the members change; the recipe's own function is put before it.
@@ -29,6 +29,16 @@ for _ in range(600):
     if world == "1":
         sys.exit(0)
     time.sleep(0.1)
+"""
+
+
+# One whose first lines are the page's.
+ADDER = """
+import torch
+number = torch.ones(1)
+dist.all_reduce(number)
+print("sum", int(number), flush=True)
+dist.barrier()
 """
 
 
@@ -124,53 +134,6 @@ def test_recipe_slurm():
         checks.equal(left, [], "recipes: Slurm: the token is gone with the job")
 
 
-def test_recipe_kubernetes():
-    """The server within its limits, the pods as first processes of their containers."""
-    import yaml
-    documents = {one["kind"]: one
-                 for one in yaml.safe_load_all(block("docs/recipes.md", "kubernetes").text())}
-    checks.equal(sorted(documents), ["Deployment", "Job", "Service"], "recipes: Kubernetes: kinds")
-    labels = documents["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    checks.equal(documents["Service"]["spec"]["selector"], labels,
-                 "recipes: Kubernetes: the service finds the server")
-    places = {"gpu": "1", "train-rdzv:29400": "node0:29400", "2:4": "2:2"}
-
-    def container(kind):
-        return documents[kind]["spec"]["template"]["spec"]["containers"][0]
-
-    def line(words, host):
-        words = [places.get(word, word) for word in words]
-        return " ".join(words).replace("/etc/muster/token", "token").replace(
-            "$(POD_IP)", host.address)
-
-    with Rig(3) as rig:
-        site = Site(rig)
-        a = rig.hosts[0]
-        site.run(a, "muster keygen token token", "recipes: Kubernetes: the token")
-        for kind in ("Deployment", "Job"):
-            for volume in documents[kind]["spec"]["template"]["spec"]["volumes"]:
-                os.chmod(os.path.join(a.path, "token"), volume["secret"]["defaultMode"])
-        site.copy("token")
-        server, pod = container("Deployment"), container("Job")
-        grace = int(pod["args"][pod["args"].index("--grace") + 1])
-        until_killed = documents["Job"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        checks.ok(until_killed > grace, "recipes: Kubernetes: grace")
-        limit = server["resources"]["limits"]["memory"]
-        checks.equal(limit, "512Mi", "recipes: Kubernetes: the server's limit")
-        process = site.serve(a, "exec " + line(server["command"] + server["args"], a), "serving on",
-                             "recipes: Kubernetes: the server", pid1=True, memory=512 << 20)
-        site.run(a, line(server["readinessProbe"]["exec"]["command"], a),
-                 "recipes: Kubernetes: it is ready")
-        pods = [site.start(host, "exec " + line(pod["command"] + pod["args"], host), pid1=True)
-                for host in rig.hosts[1:]]
-        codes = [pod.wait(PATIENCE) for pod in pods]
-        said = "".join(pod.output() for pod in pods)
-        checks.equal(codes, [0, 0], "recipes: Kubernetes: the pods end well")
-        checks.ok("worker 1 of 2" in said, "recipes: Kubernetes: both workers", said)
-        process.signal(signal.SIGTERM)
-        checks.equal(process.wait(PATIENCE), 0, "recipes: Kubernetes: the server ends when told")
-
-
 def write_model(host):
     head = json.dumps({"w": {"dtype": "F32", "shape": [256], "data_offsets": [0, 1024]}})
     model = len(head).to_bytes(8, "little") + head.encode() + bytes(range(256)) * 4
@@ -194,6 +157,29 @@ def test_from_torchrun():
         site.together(rig.hosts, [run, run], "worker 1 of 2", "from-torchrun: with a token")
         torchrun, ours = [line for line in commands(page, "standalone") if "node0" in line]
         site.together(rig.hosts, [ours, ours], "worker 15 of 16", "from-torchrun: 8 a node")
+
+
+def test_from_torchrun_kept():
+    """torchrun's own agents with muster's rendezvous."""
+    command = squeeze(block("docs/from-torchrun.md", "hosts torchrun").text())
+    with Rig(2) as rig:
+        site = Site(rig)
+        site.run(rig.hosts[0], "muster keygen token job.token", "from-torchrun: kept: the token")
+        site.copy()
+        module = command.replace("torchrun ", PYTHON + " -m muster.torchrun -r 1 -t 1 ", 1)
+        module = re.sub(r"--\w+(-\w+)+", lambda word: "--" + word[0][2:].replace("-", "_"), module)
+        site.together(rig.hosts, [command, module.replace("--rdzv_backend=muster ", "")],
+                      "worker 1 of 2", "from-torchrun: torchrun with muster's rendezvous", **MODULE)
+
+
+def test_python_page():
+    """init_process_group() without a launcher, on four hosts."""
+    with Rig(4) as rig:
+        site = Site(rig, block("docs/python.md", "hosts init").text() + ADDER)
+        site.run(rig.hosts[0], "muster keygen token job.token", "python.md: the token")
+        site.copy()
+        site.together(rig.hosts, [PYTHON + " train.py"] * 4, "sum 4",
+                      "python.md: without a launcher", MUSTER_TOKEN_FILE="job.token", **MODULE)
 
 
 def has_state(site, host):

@@ -28,16 +28,24 @@ print(f"worker {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", flush=True)
 time.sleep(0.5)
 """
 
-# PyTorch 1.13 spells its options with underscores, and stumbles over its own default of -r and -t
-# under Python 3.11.
+# PyTorch 1.13 spells its options with underscores, stumbles over its own default of -r and -t under
+# Python 3.11, and does not find muster's backend by itself.
 TORCHRUN = """#!/bin/sh
+module=torch.distributed.run
+case $* in *--rdzv-backend=muster*) module=muster.torchrun ;; esac
 for word; do
     shift
     case $word in --*) word=--$(printf %s "${word#--}" | tr - _) ;; esac
     set -- "$@" "$word"
 done
-exec /usr/bin/python3 -m torch.distributed.run -r 1 -t 1 "$@"
+exec /usr/bin/python3 -m $module -r 1 -t 1 "$@"
 """
+# What the Python module needs from a build of this tree (docs/python.md).
+MODULE = {
+    "PYTHONPATH": os.path.join(ROOT, "python"),
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "MUSTER_LIBRARY": os.path.join(os.path.dirname(muster_path()), "libmuster.so.0"),
+}
 
 
 IN_ETCD = ("docs/from-etcd.md", "docs/rendezvous-etcd-v3.md")

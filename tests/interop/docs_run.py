@@ -46,7 +46,10 @@ class Rig:
         self.bin = os.path.join(work, "bin")
         os.mkdir(self.bin)
         os.symlink(muster, os.path.join(self.bin, "muster"))
-        self.env = dict(os.environ, PATH=self.bin + ":" + os.environ["PATH"], PYTHON_EXEC=PYTHON)
+        # The Python module is that of this tree, as python.md says.
+        self.env = dict(os.environ, PATH=self.bin + ":" + os.environ["PATH"], PYTHON_EXEC=PYTHON,
+                        MUSTER_LIBRARY=os.path.join(self.build, "libmuster.so.0"),
+                        PYTHONPATH=os.path.join(ROOT, "python"), PYTHONDONTWRITEBYTECODE="1")
         self.env.pop("MUSTER_TOKEN_FILE", None)
         self.folder = os.path.join(work, "node0")
         os.mkdir(self.folder)
@@ -123,6 +126,14 @@ def run_c(rig, source):
         f"-Wl,-rpath,{rig.build} -o hello && ./hello"))
 
 
+def run_python_block(page, block, rig, checks):
+    """It must end well, and print what its comments "# prints X" say, line by line."""
+    wanted = "".join(line + "\n" for line in re.findall(r"# prints (.*)", block.text()))
+    code, said = rig.finish(rig.start(block.text(), shell=PYTHON))
+    name = os.path.basename(page.path)
+    checks.equal((code, said), (0, rig.adapt(wanted)), f"{name}:{block.number}: python")
+
+
 def run_readme(page, rig, checks):
     os.symlink(os.path.join(ROOT, "examples"), os.path.join(rig.folder, "examples"))
     exports = ""
@@ -130,8 +141,7 @@ def run_readme(page, rig, checks):
         if block.mark != "run":
             continue
         if block.language == "python":
-            code, said = rig.finish(rig.start(block.text(), shell=PYTHON))
-            checks.equal((code, said), (0, ""), f"README.md:{block.number}: python")
+            run_python_block(page, block, rig, checks)
             continue
         if block.language == "c":
             code, said = run_c(rig, block.text())
@@ -193,6 +203,19 @@ for step in range(1200):
     rig.stop(job)
 
 
+# --- the Python module --------------------------------------------------------------------------
+
+def run_python(page, rig, checks):
+    """Each block is a program of its own, with a server on port 29500 beside it."""
+    server = rig.start("muster serve --listen 127.0.0.1:29500")
+    checks.ok(rig.wait_for(server, "serving on"), "python.md: the server", rig.said(server))
+    for block in page.blocks:
+        if block.mark != "run" or block.language != "python":
+            continue
+        run_python_block(page, block, rig, checks)
+    rig.stop(server)
+
+
 def main():
     muster = lib.muster_path()
     checks = lib.Checks()
@@ -203,6 +226,7 @@ def main():
             run_readme(all_pages["README.md"], rig, checks)
             run_from_torchrun(all_pages["docs/from-torchrun.md"], rig, checks)
             run_operate(all_pages["docs/operate.md"], rig, checks)
+            run_python(all_pages["docs/python.md"], rig, checks)
         finally:
             rig.stop_all()
     checks.done()
