@@ -78,6 +78,19 @@ deb: ## Debian packages in build-deb
 	@tools/install-deps deb
 	@tools/deb
 
+.PHONY: wheel tarball
+wheel: ## a Python wheel in build-wheel, with the command and all that it needs
+	@tools/install-deps wheel
+	@tools/wheel wheel
+tarball: ## the same as an archive that works wherever it is unpacked
+	@tools/install-deps wheel
+	@tools/wheel tarball
+
+.PHONY: try-wheel
+try-wheel: wheel tarball ## installs the wheel on bare systems, old and new, as an ordinary user
+	@tools/install-deps fresh
+	@tools/try-wheel
+
 .PHONY: try-install
 try-install: deb ## installs them under a booted systemd, and runs docs/install.md there
 	@tools/install-deps test

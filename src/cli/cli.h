@@ -54,6 +54,9 @@ int cli_each_word(const char *list, cli_word_fn *use, void *context, struct mu_e
 /** The same for a command; prints the error and returns an exit code. */
 int cli_use_words(const char *list, cli_word_fn *use, void *context);
 
+/** The whole command: what main() returns. */
+int cli_main(int argc, char **argv);
+
 int cmd_run(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
 int cmd_keygen(int argc, char **argv);

@@ -148,7 +148,7 @@ static int cmd_version(int argc, char **argv)
     return err;
 }
 
-int main(int argc, char **argv)
+int cli_main(int argc, char **argv)
 {
     cli_terminal_open();
     if (argc > 0 && is_called(argv[0], "p2pd")) {

@@ -150,33 +150,59 @@ static int fail_in(const struct place *p, const char *path, int err)
                      denied ? ", or use a virtual environment of your own" : "");
 }
 
-/* Copies this program. A link would let hivemind's setup.py, which writes a downloaded daemon to
- * that path, write over muster itself. */
-static int copy_self(const struct place *p)
+#ifdef MU_COMMAND_IN_LIBRARY
+/* This program works only beside its library, so a script starts it from there. The quotes of a
+ * shell end at a quote, which is then written as four characters. */
+static int write_self(int to)
+{
+    char path[PATH_MAX];
+    ssize_t len = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    FILE *out = len < 0 ? NULL : fdopen(dup(to), "w");
+
+    if (out == NULL) {
+        return errno;
+    }
+    (void)fputs("#!/bin/sh\n# " P2PD_AGENT ": starts muster where hivemind has its daemon.\nexec '",
+                out);
+    for (ssize_t i = 0; i < len; i++) {
+        (void)(path[i] == '\'' ? fputs("'\\''", out) : fputc(path[i], out));
+    }
+    (void)fputs("' p2pd \"$@\"\n", out);
+    return fclose(out) == 0 ? 0 : errno;
+}
+#else
+static int write_self(int to)
 {
     int from = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-    int to = -1;
     struct stat st;
     off_t at = 0;
-    int err = 0;
+    int err = from < 0 || fstat(from, &st) != 0 ? errno : 0;
 
-    if (from < 0 || fstat(from, &st) != 0) {
-        err = errno;
-        (void)close(from);
-        return p2pd_fail(CLI_FAILED, "cannot read this program: %s", strerror(err));
-    }
-    (void)unlink(p->fresh);
-    to = open(p->fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755);
-    err = to < 0 ? errno : 0;
     while (err == 0 && at < st.st_size) {
         ssize_t n = sendfile(to, from, &at, (size_t)(st.st_size - at));
 
         err = n < 0 && errno != EINTR ? errno : n == 0 ? EIO : 0;
     }
+    if (from >= 0) {
+        (void)close(from);
+    }
+    return err;
+}
+#endif
+
+/* Copies this program. A link would let hivemind's setup.py, which writes a downloaded daemon to
+ * that path, write over muster itself. */
+static int copy_self(const struct place *p)
+{
+    int to;
+    int err;
+
+    (void)unlink(p->fresh);
+    to = open(p->fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755);
+    err = to < 0 ? errno : write_self(to);
     if (err == 0 && (fchmod(to, 0755) != 0 || fsync(to) != 0)) {
         err = errno;
     }
-    (void)close(from);
     if (to >= 0 && close(to) != 0 && err == 0) {
         err = errno;
     }

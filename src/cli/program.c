@@ -1,0 +1,7 @@
+/* The command as a program of its own. */
+#include "cli/cli.h"
+
+int main(int argc, char **argv)
+{
+    return cli_main(argc, argv);
+}
