@@ -96,6 +96,11 @@ try-install: deb ## installs them under a booted systemd, and runs docs/install.
 	@tools/install-deps test
 	@/usr/bin/python3 tests/hosts/service.py --packages=build-deb/packages
 
+.PHONY: check-deploy
+check-deploy: ## deploy/ against the schemas of Kubernetes and others, which it gets by name
+	@tools/install-deps deploy
+	@tools/check-deploy
+
 .PHONY: format check-format
 format: ## clang-format on every file
 	@tools/install-deps format

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The Kubernetes recipe's server in the memory that the recipe gives it, filled to the brim: changes
+"""The server of deploy/kubernetes in the memory that its manifest gives it, filled to the brim: changes
 are refused with the documented error, what is there is read, and nothing is killed.
 
     full_memory.py [MUSTER] [--only=TEXT]
@@ -21,12 +21,10 @@ PORT = 29400
 checks = Checks()
 
 
-def recipe_memory():
-    """What the recipe's server may have, in bytes."""
-    with open(os.path.join(HERE, "..", "..", "docs", "recipes.md")) as page:
-        text = page.read().split("## Kubernetes", 1)[1]
-    return int(re.search(r"command: \[muster, serve\].*?limits: \{memory: (\d+)Mi\}", text,
-                         re.S)[1]) * MIB
+def manifest_memory():
+    """What the server may have, in bytes."""
+    with open(os.path.join(HERE, "..", "..", "deploy", "kubernetes", "server.yaml")) as file:
+        return int(re.search(r"limits:\n +memory: (\d+)Mi", file.read())[1]) * MIB
 
 
 # --- the client, on a host of its own ---------------------------------------------------------
@@ -64,7 +62,7 @@ def fill(host, size):
 
 
 def run(size, on_disk=False):
-    limit = recipe_memory()
+    limit = manifest_memory()
     with Rig(2) as rig:
         server_host, client_host = rig.hosts
         credential = make_token(rig)

@@ -1,5 +1,5 @@
-"""Reads the pages of the tree, README.md and docs/*.md: their headings, links, blocks of code and
-the commands in them."""
+"""Reads the pages of the tree, README.md, docs/*.md and those of deploy/: their headings, links,
+blocks of code and the commands in them."""
 import glob
 import os
 import re
@@ -110,7 +110,8 @@ class Page:
 def read_pages(root):
     names = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
     names += sorted(os.path.relpath(path, root)
-                    for path in glob.glob(os.path.join(root, "docs", "*.md")))
+                    for path in glob.glob(os.path.join(root, "docs", "*.md")) +
+                    glob.glob(os.path.join(root, "deploy", "**", "*.md"), recursive=True))
     return [Page(root, name) for name in names if os.path.exists(os.path.join(root, name))]
 
 
