@@ -19,6 +19,8 @@ import time
 import torch
 import torch.distributed.rpc as rpc
 
+import peers
+
 
 def echo(data):
     return data
@@ -86,7 +88,8 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     child = subprocess.Popen([sys.executable, "-c",
                               "import sys; sys.path.insert(0, %r); import torch_rpc as t; "
-                              "t.init(1); t.rpc.shutdown()" % here])
+                              "t.init(1); t.rpc.shutdown()" % here],
+                             preexec_fn=peers.die_with_parent)  # it would wait for us for ever
     init(0)
     print("ready", flush=True)
     for line in sys.stdin:
