@@ -120,6 +120,13 @@ MUSTER_EXPORT int muster_rdzv_open(muster_runtime *runtime, const struct muster_
  * is in no round, and may try again.
  */
 MUSTER_EXPORT int muster_rdzv_next(muster_rdzv *rdzv, struct muster_rdzv_info *ret_info);
+/**
+ * Asks, on another thread, what the muster_rdzv_next() under way waits for. Returns 0 when the
+ * answer is there; muster_errmsg() is then one sentence without a full stop, such as "1 of 2 nodes
+ * is here: node0". MUSTER_ETIMEDOUT: there was no answer within `timeout_ms`; MUSTER_ENOENT: no
+ * call waits, or it ended first; MUSTER_ECLOSED; MUSTER_ENOTSUP: the backend cannot tell.
+ */
+MUSTER_EXPORT int muster_rdzv_explain(muster_rdzv *rdzv, int64_t timeout_ms);
 /** Whether the run is closed, as far as this node knows. */
 MUSTER_EXPORT int muster_rdzv_is_closed(muster_rdzv *rdzv, bool *ret_closed);
 /** Closes the run for all nodes. MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CONN, MUSTER_ECLOSED. */

@@ -525,6 +525,7 @@ _FUNCTIONS: List[Any] = [
     ("muster_rdzv_set_closed", c_int, _P),
     ("muster_rdzv_num_nodes_waiting", c_int, _P, POINTER(c_uint32)),
     ("muster_rdzv_ended", c_int, _P, _T),
+    ("muster_rdzv_explain", c_int, _P, _T),
     ("muster_rdzv_backend", c_char_p, _P),
     ("muster_rdzv_run_id", c_char_p, _P),
     ("muster_rdzv_use_agent_store", c_bool, _P),

@@ -18,6 +18,7 @@ from typing import Any, Optional, Tuple
 from torch.distributed.elastic.rendezvous import api
 
 from . import _torch_lock
+from ._torch_aloud import next_round
 from ._torch_gateway import LOOPBACK, AgentStore, Gateway, workers_gateway
 from .errors import (
     Closed,
@@ -35,19 +36,20 @@ _FAILED_KEY = "muster/torch/failed"
 
 
 def _torch_error(error: MusterError) -> Exception:
-    """PyTorch's exception for one of muster's."""
+    """PyTorch's exception for one of muster's, with the words of torchrun."""
+    text = str(error).replace("--token-file", "--rdzv-conf token_file=FILE")
     graceful = getattr(api, "RendezvousGracefulExitError", api.RendezvousClosedError)
     if error.name == "MUSTER_ERDZV_GRACEFUL":
-        return graceful(str(error))
+        return graceful(text)
     if error.name == "MUSTER_ERDZV_STATE":
-        return api.RendezvousStateError(str(error))
+        return api.RendezvousStateError(text)
     if isinstance(error, (RendezvousClosed, Closed)):
-        return api.RendezvousClosedError(str(error))
+        return api.RendezvousClosedError(text)
     if isinstance(error, RendezvousTimeout):
-        return api.RendezvousTimeoutError(str(error))
+        return api.RendezvousTimeoutError(text)
     if error.name == "MUSTER_ERDZV_CONN" or isinstance(error, (ConnectionFailed, Locked)):
-        return api.RendezvousConnectionError(str(error))
-    return api.RendezvousError(str(error))
+        return api.RendezvousConnectionError(text)
+    return api.RendezvousError(text)
 
 
 def _options(config: Any) -> Tuple[Any, Any]:
@@ -98,7 +100,7 @@ class MusterRendezvousHandler(api.RendezvousHandler):
         why = self._closing_text()
         self._leave_round()
         try:
-            round = self._rdzv.next()
+            round = next_round(self._rdzv)
             self._gateway = gateway = workers_gateway(round, self._runtime)
             store = self._store.of(round)
         except MusterError as error:

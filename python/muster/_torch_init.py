@@ -28,12 +28,13 @@ class _Member:
         return not self.rdzv.closed
 
     def next(self, timeout: Optional[datetime.timedelta]) -> Tuple[Any, int, int]:
+        from ._torch_aloud import next_round
         from ._torch_gateway import workers_gateway
 
         if self.gateway is not None:
             self.gateway.close()
             self.gateway = None
-        round = self.rdzv.next()
+        round = next_round(self.rdzv)
         self.gateway = workers_gateway(round, self.rdzv._runtime)
         return self.gateway.connect(timeout), round.rank, round.world_size
 

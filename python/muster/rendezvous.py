@@ -270,6 +270,19 @@ class Rendezvous(Handle):
             except (RendezvousClosed, Closed):
                 return
 
+    def explain(self, timeout: Optional[float] = None) -> Optional[str]:
+        """What ``next()``, under way on another thread, waits for, in a sentence: "1 of 2 nodes is
+        here: node0". None if no call is under way, or if there was no answer within ``timeout``
+        seconds."""
+        said = []
+
+        def wait(pointer: int, ms: int) -> int:
+            code: int = _lib.lib.muster_rdzv_explain(pointer, ms)
+            said.append(_lib.text(_lib.fast.muster_errmsg()) if code == 0 else None)
+            return 0 if code == _lib.ENOENT else code
+
+        return said[-1] if self._wait(wait, timeout) else None
+
     def ended(self, timeout: Optional[float] = 0.0) -> Optional[str]:
         """Why the round is over, in a sentence, or None if it goes on. Waits for the end for up to
         ``timeout`` seconds (None: without bound)."""

@@ -95,7 +95,9 @@ struct mu_rdzv_client {
     int close_status;
     struct mu_errmsg close_text;
     uint32_t waiting;
-    bool share; /* of the last round */
+    bool share;         /* of the last round */
+    uint64_t explained; /* how often the handler has said what next() waits for */
+    struct mu_errmsg explained_text;
     /* What happened since the round began, and which of it was not reported yet. */
     uint64_t round_number;
     enum muster_rdzv_end_reason end_reason;
@@ -129,6 +131,9 @@ void mu_rdzv_unhold(muster_rdzv *r);
 struct mu_rdzv_events mu_rdzv_client_events(struct mu_rdzv_client *s);
 /** Joins the next round, for next(). */
 void mu_rdzv_client_join(struct mu_rdzv_client *s);
+/** Asks what next() waits for: `explained` grows, unless next() is over first. False: the backend
+ * cannot tell. */
+bool mu_rdzv_client_explain(struct mu_rdzv_client *s);
 /** Leaves and frees the handler; `gone` follows. */
 void mu_rdzv_client_free(struct mu_rdzv_client *s);
 /** A round calls these: it is open; it cannot be (MUSTER_ERDZV_* and others); it has ended. */

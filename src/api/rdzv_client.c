@@ -183,6 +183,25 @@ static void on_waiting(void *context, uint32_t count)
     unlock_and_wake(s);
 }
 
+static void on_explained(void *context, const char *text)
+{
+    struct mu_rdzv_client *s = context;
+
+    lock_client(s);
+    s->explained++;
+    (void)mu_err(&s->explained_text, 0, "%s", text);
+    unlock_and_wake(s);
+}
+
+bool mu_rdzv_client_explain(struct mu_rdzv_client *s)
+{
+    if (s->place == MU_RDZV_CLIENT_JOINING) {
+        return mu_rdzv_explain(s->handler);
+    }
+    on_explained(s, "the store of the round is being opened");
+    return true;
+}
+
 /* Out without having left: by failure, or because the run is closed. */
 static void fall_out(struct mu_rdzv_client *s, enum muster_rdzv_end_reason reason, int status,
                      const char *text)
@@ -313,6 +332,7 @@ struct mu_rdzv_events mu_rdzv_client_events(struct mu_rdzv_client *s)
         .assigned = on_assigned,
         .ended = on_ended,
         .waiting = on_waiting,
+        .explained = on_explained,
         .closed = on_closed,
         .failed = on_failed,
         .left = on_left,

@@ -216,6 +216,52 @@ static int client_next(void *context, struct muster_rdzv_info *ret_info)
     return err == MUSTER_ECLOSED ? refuse_closed() : mu_api_error(err, msg.text);
 }
 
+static void explain_on_loop(struct mu_door *door)
+{
+    struct client_door *d = MU_CONTAINER_OF(door, struct client_door, door);
+
+    d->err = mu_rdzv_client_explain(d->client) ? 0 : MUSTER_ENOTSUP;
+    mu_door_open(door);
+}
+
+static int client_explain(struct mu_rdzv_client *s, int64_t timeout_ms)
+{
+    struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
+    struct client_door d = {.client = s};
+    struct mu_errmsg msg;
+    uint64_t before;
+    int err = 0;
+
+    if (mu_runtime_is_mine(s->rt)) {
+        return refuse_waiting();
+    }
+    if (!enter(s)) {
+        return refuse_closed();
+    }
+    before = s->explained;
+    if (s->next_wanted && !s->next_done) {
+        (void)pthread_mutex_unlock(&s->lock);
+        mu_door_pass(s->rt, &d.door, explain_on_loop);
+        (void)pthread_mutex_lock(&s->lock);
+    }
+    err = d.err;
+    while (err == 0 && s->explained == before && s->next_wanted && !s->next_done && !s->going) {
+        err = wait_change(s, timeout_ms, &at) ? 0 : MUSTER_ETIMEDOUT;
+    }
+    err = s->going ? MUSTER_ECLOSED : s->explained != before ? 0 : err != 0 ? err : MUSTER_ENOENT;
+    msg = s->explained_text;
+    leave(s);
+    if (err == 0) {
+        mu_api_say(msg.text);
+        return 0;
+    }
+    return err == MUSTER_ECLOSED   ? refuse_closed()
+           : err == MUSTER_ENOTSUP ? mu_api_error(err, "this backend cannot tell what it waits for")
+           : err == MUSTER_ETIMEDOUT
+               ? mu_api_error(err, "the rendezvous has not said in time what it waits for")
+               : mu_api_error(err, "no call of muster_rdzv_next() is under way");
+}
+
 static int client_is_closed(void *context, bool *ret_closed)
 {
     struct mu_rdzv_client *s = context;
@@ -529,6 +575,19 @@ int muster_rdzv_ended(muster_rdzv *r, int64_t timeout_ms)
         return mu_api_error(MUSTER_ENOTSUP, "this backend does not report when a round is over");
     }
     return r->ops.ended(r->context, timeout_ms);
+}
+
+int muster_rdzv_explain(muster_rdzv *r, int64_t timeout_ms)
+{
+    int err = mu_api_patience(timeout_ms, &timeout_ms);
+
+    if (err != 0) {
+        return err;
+    }
+    if (r->ops.next != client_next) {
+        return mu_api_error(MUSTER_ENOTSUP, "this backend cannot tell what it waits for");
+    }
+    return client_explain(r->context, timeout_ms);
 }
 
 int muster_rdzv_wait_event(muster_rdzv *r, int64_t timeout_ms, struct muster_rdzv_event *ret_event)

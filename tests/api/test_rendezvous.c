@@ -278,6 +278,29 @@ static void test_rdzv_timeout_says_who_is_missing(void **state)
     muster_rdzv_close(nodes[0].rdzv);
 }
 
+static void test_rdzv_says_what_a_node_waits_for(void **state)
+{
+    struct node nodes[2];
+    int err;
+
+    (void)state;
+    open_node(&nodes[0], "muster", "explained", 2, 2, "name=alpha");
+    open_node(&nodes[1], "muster", "explained", 2, 2, "name=beta");
+    assert_int_equal(muster_rdzv_explain(nodes[0].rdzv, 20000), MUSTER_ENOENT);
+    start_next(&nodes[0]);
+    do { /* until its thread waits, and the server knows it */
+        err = muster_rdzv_explain(nodes[0].rdzv, 20000);
+        assert_true(err == 0 || err == MUSTER_ENOENT);
+    } while (err != 0 || strstr(muster_errmsg(), "alpha") == NULL);
+    assert_says(muster_errmsg(), "1 of 2");
+    assert_int_equal(muster_rdzv_explain(nodes[0].rdzv, 0), MUSTER_ETIMEDOUT);
+    start_next(&nodes[1]);
+    assert_int_equal(finish(&nodes[0]), 0);
+    assert_int_equal(finish(&nodes[1]), 0);
+    assert_int_equal(muster_rdzv_explain(nodes[0].rdzv, 20000), MUSTER_ENOENT);
+    close_nodes(nodes, 2);
+}
+
 static void test_rdzv_lost_server_ends_the_round_and_blocks_nobody(void **state)
 {
     struct muster_server_config config = muster_server_config_defaults();
@@ -595,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_rdzv_serves_a_store_where_the_others_look_for_one),
         cmocka_unit_test(test_rdzv_close_of_a_run_ends_a_join),
         cmocka_unit_test(test_rdzv_timeout_says_who_is_missing),
+        cmocka_unit_test(test_rdzv_says_what_a_node_waits_for),
         cmocka_unit_test(test_rdzv_lost_server_ends_the_round_and_blocks_nobody),
         cmocka_unit_test(test_rdzv_steps_are_recorded),
         cmocka_unit_test(test_rdzv_params_are_checked_and_read),

@@ -433,6 +433,11 @@ static int ask_rdzv_ended(int64_t ms)
     return muster_rdzv_ended(rdzv, ms);
 }
 
+static int ask_rdzv_explain(int64_t ms)
+{
+    return muster_rdzv_explain(rdzv, ms);
+}
+
 static int ask_rdzv_wait_event(int64_t ms)
 {
     struct muster_rdzv_event event;
@@ -505,6 +510,7 @@ static const struct row asking[] = {
     {"muster_rpc_stream_recv", ask_stream_recv, MUSTER_EWORKER},
     {"muster_rref_wait_confirmed", ask_wait_confirmed, 0},
     {"muster_rdzv_ended", ask_rdzv_ended, 0},
+    {"muster_rdzv_explain", ask_rdzv_explain, MUSTER_ENOTSUP},
     {"muster_rdzv_wait_event", ask_rdzv_wait_event, MUSTER_ENOTSUP},
 };
 

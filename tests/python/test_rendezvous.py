@@ -187,6 +187,23 @@ def test_timeout_names_what_is_missing() -> None:
             checks.raises(TimeoutError, a.next, "it is a TimeoutError, and may be tried again")
 
 
+def test_explain_says_what_next_waits_for() -> None:
+    with harness.Server() as server:
+        with rendezvous(server, 2, config={"name": "alpha"}) as a:
+            checks.equal(a.explain(), None, "nobody waits")
+            waiting = Next(a)
+            said: List[str] = []
+
+            def is_known() -> bool:
+                said.append(a.explain() or "")
+                return "alpha" in said[-1]
+
+            harness.wait_until(is_known, "the server knows it")
+            checks.ok("1 of 2" in said[-1], "who is here, and how many are missing", said[-1])
+        waiting.join(harness.PATIENCE)
+        checks.raises(errors.Closed, a.explain, "a rendezvous that is closed")
+
+
 def test_close_ends_a_next_under_way() -> None:
     with harness.Server() as server:
         for pause in (0.0, 0.0, 0.0, 0.1):

@@ -22,7 +22,8 @@ except ImportError as _error:
     checks.done()
 
 from muster import torchrun  # noqa: E402
-from muster._torch_handler import MusterRendezvousHandler  # noqa: E402
+from muster._torch_handler import MusterRendezvousHandler, _torch_error  # noqa: E402
+from muster.errors import Locked  # noqa: E402
 
 OLD = torch.__version__.startswith("1.")
 QUICK = {"last_call_timeout": "100ms", "upscale_delay": "50ms"}
@@ -178,12 +179,42 @@ def test_handler_errors() -> None:
         )
         others[0].set_closed()
         checks.raises(api.RendezvousClosedError, others[0].next_rendezvous, "closed")
+    refused = _torch_error(Locked("it has a different token (--token-file)"))
+    checks.ok(isinstance(refused, api.RendezvousConnectionError), "a credential that is refused")
+    checks.equal(
+        str(refused), "it has a different token (--rdzv-conf token_file=FILE)",
+        "the remedy is torchrun's",
+    )  # fmt: skip
     nobody = handler(harness.free_port(), is_host="0", join_timeout="1")
     checks.raises(
         (api.RendezvousConnectionError, api.RendezvousTimeoutError),
         nobody.next_rendezvous,
         "no server",
     )
+
+
+def test_waiting_is_not_silent() -> None:
+    """A launcher that waits says for what, without being asked."""
+    port = harness.free_port()
+    with harness.Scratch() as folder:
+        script = os.path.join(folder, "nothing.py")
+        open(script, "w").close()
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "muster.torchrun", "--nnodes=2", "--rdzv_id=alone",
+             f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_conf=is_host=false", script],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
+            env=harness.ENVIRONMENT, preexec_fn=harness.lib.die_with_parent,
+        )  # fmt: skip
+        lines = []
+        for line in agent.stdout:
+            lines.append(line)
+            if "waiting for the rendezvous" in line:
+                break
+        agent.kill()
+        agent.wait()
+        agent.stdout.close()
+    checks.ok(f"127.0.0.1:{port}" in lines[-1], "it names the endpoint", "".join(lines))
+    checks.ok("refused" in lines[-1], "and says what is wrong with it", lines[-1])
 
 
 def test_handler_with_a_token() -> None:
