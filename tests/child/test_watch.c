@@ -19,8 +19,7 @@
 
 #include "transport/child_internal.h"
 
-#define LEFT_MS  5000 /* how long after the agent's end something may still be there */
-#define EXECUTES 40   /* rounds of those that never stop to exec */
+#define EXECUTES 40 /* rounds of those that never stop to exec */
 
 /* Of this process alone: the next one may run beside it. */
 static char id[MU_FAMILY_ID_LEN + 1];
@@ -71,8 +70,8 @@ static void run_agent(void (*body)(struct mu_watch *w, struct mu_cgroup *g, int 
  */
 static void assert_all_end(void)
 {
-    assert_true(zoo_empties_within(LEFT_MS));
-    for (int i = 0; i < LEFT_MS; i++) {
+    assert_true(zoo_empties());
+    for (int i = 0; i < ZOO_PATIENCE_MS; i++) {
         if (waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD) {
             return;
         }

@@ -20,9 +20,8 @@
 #include "core/prng.h"
 #include "transport/child_internal.h"
 
-#define BEASTS  4
-#define LEFT_MS 5000 /* how long after the agent's end something may still be there */
-#define HABITS  14
+#define BEASTS 4
+#define HABITS 14
 
 /* What a beast does, up to a NULL. Those that end by themselves come first. */
 static const char *const habits[HABITS][8] = {
@@ -101,7 +100,7 @@ static void assert_no_cgroups(const char *id)
     size_t left = 1;
 
     mu_cgroup_find(&g, id);
-    for (int i = 0; i < LEFT_MS && left > 0; i++) {
+    for (int i = 0; i < ZOO_PATIENCE_MS && left > 0; i++) {
         left = mu_cgroup_each(&g, note_cgroup);
         if (left > 0) {
             (void)usleep(1000);
@@ -247,11 +246,11 @@ static void kill_agent(bool cgroups, uint64_t from)
     assert_int_equal(kill(pid, SIGKILL), 0);
     assert_int_equal(waitpid(pid, &status, 0), pid);
 
-    assert_true(zoo_empties_within(LEFT_MS));
+    assert_true(zoo_empties());
     /* The watcher holds nothing of ours open, or this would wait for it. */
     assert_null(fgets(line, sizeof(line), says));
     (void)fclose(says);
-    for (int i = 0; i < LEFT_MS && is_there(watcher); i++) {
+    for (int i = 0; i < ZOO_PATIENCE_MS && is_there(watcher); i++) {
         (void)usleep(1000);
         (void)waitpid((pid_t)watcher, NULL, WNOHANG);
     }

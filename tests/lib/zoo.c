@@ -28,6 +28,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,14 +113,33 @@ static void start_child(long ms)
     }
 }
 
-/* When this returns, the daemon is what it is going to be. */
-static void start_daemon(long ms, int scrub)
+/* Becomes itself again, without an environment. */
+static void scrub(long ms)
 {
     char arg[32];
-    pid_t pid = fork_deaf();
 
+    (void)snprintf(arg, sizeof(arg), "sleep=%ld", ms);
+    (void)setsid();
+    (void)execle(self, "zoo", arg, (char *)NULL, (char *[]){NULL});
+}
+
+/* When this returns, the daemon is what it is going to be: `ready` ends with its exec. */
+static void start_daemon(long ms, bool scrubs)
+{
+    int ready[2];
+    char byte;
+    pid_t pid;
+
+    if (pipe2(ready, O_CLOEXEC) != 0) {
+        _exit(9);
+    }
+    pid = fork_deaf();
     if (pid != 0) {
+        (void)close(ready[1]);
         (void)waitpid(pid, NULL, 0);
+        while (read(ready[0], &byte, 1) > 0) {
+        }
+        (void)close(ready[0]);
         return;
     }
     (void)setsid();
@@ -127,11 +147,11 @@ static void start_daemon(long ms, int scrub)
         _exit(0);
     }
     (void)signal(SIGHUP, SIG_IGN);
-    if (scrub) {
-        (void)snprintf(arg, sizeof(arg), "sleep=%ld", ms);
-        (void)setsid();
-        (void)execle(self, "zoo", arg, (char *)NULL, (char *[]){NULL});
+    if (scrubs) {
+        scrub(ms);
     }
+    (void)close(ready[1]);
+    (void)close(ready[0]);
     rest(ms);
     _exit(0);
 }
@@ -255,9 +275,9 @@ static void act_on(const char *arg)
     } else if (is(arg, "child", &v)) {
         start_child(strtol(v, NULL, 10));
     } else if (is(arg, "daemon", &v)) {
-        start_daemon(strtol(v, NULL, 10), 0);
+        start_daemon(strtol(v, NULL, 10), false);
     } else if (is(arg, "scrub", &v)) {
-        start_daemon(strtol(v, NULL, 10), 1);
+        start_daemon(strtol(v, NULL, 10), true);
     } else if (is(arg, "execs", &v)) {
         start_execs();
     } else if (is(arg, "again", &v)) {
