@@ -465,17 +465,22 @@ void mu_uv_children_until(struct mu_env *env, mu_mono_t until)
     }
 }
 
-/* Families whose owners let go outlive the loop: tells the watcher which, and for how long. */
+/* Families whose owners let go outlive the loop: tells the watcher which, and for how long. Also of
+ * orphans, whatever binds them to a family now: when the watcher looks, they may have another
+ * session and no mark. */
 static void leave_to_watcher(struct mu_uv_families *f)
 {
     mu_mono_t now = mu_env_now(&f->uv->env).mono;
+    pid_t self = getpid();
     uint64_t grace_ms = 0;
     size_t strays = 0;
 
-    if (take_stock(f, &strays) == 0 && strays > 0) {
+    if (take_stock(f, &strays) == 0) {
         for (size_t i = 0; i < f->table.count; i++) {
-            if (f->table.procs[i].owner == &stray && !f->table.procs[i].dead) {
-                mu_watch_tell(&f->watch, f->table.procs[i].pid, true);
+            const struct mu_proc *p = &f->table.procs[i];
+
+            if (!p->dead && (p->owner == &stray || (p->owner != &foreign && p->ppid == self))) {
+                mu_watch_tell(&f->watch, p->pid, true);
             }
         }
     }

@@ -482,6 +482,23 @@ static void test_who_is_left_may_outlive_the_loop(void **state)
     let_watcher_end_them(watcher);
 }
 
+/* The loop finds it by its mark, and when the watcher looks, it has none. */
+static void test_who_is_left_may_change_behind_the_loop(void **state)
+{
+    int64_t watcher;
+
+    (void)state;
+    mu_uv_env_use_cgroups(zoo_uv, false);
+    beast_init(&b);
+    beast_start(&b, "scrub-late=200", "exit=0", NULL);
+    watcher = leave_to_stopped_watcher();
+    while (zoo_count_scrubbed() == 0) {
+        (void)usleep(1000);
+    }
+
+    let_watcher_end_them(watcher);
+}
+
 static void test_who_is_left_may_outlive_the_loop_without_cgroups(void **state)
 {
     mu_uv_env_use_cgroups(zoo_uv, false);
@@ -688,6 +705,7 @@ int main(int argc, char **argv)
         TEST(test_who_is_left_is_killed_after_a_grace),
         TEST(test_who_is_left_may_outlive_the_loop),
         TEST(test_who_is_left_may_outlive_the_loop_without_cgroups),
+        TEST(test_who_is_left_may_change_behind_the_loop),
         TEST(test_daemon_without_any_mark_goes_too_where_there_are_cgroups),
         TEST(test_dead_daemons_are_reaped_while_their_family_lives),
         TEST(test_children_of_others_are_left_alone),

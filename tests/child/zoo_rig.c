@@ -353,6 +353,30 @@ size_t zoo_count(void)
     return count;
 }
 
+static void count_scrubbed(int64_t pid, void *context)
+{
+    size_t is_ours = 0;
+    char path[64];
+    char byte;
+    int fd;
+
+    count_one(pid, &is_ours);
+    (void)snprintf(path, sizeof(path), "/proc/%ld/environ", (long)pid);
+    fd = is_ours == 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        *(size_t *)context += read(fd, &byte, 1) == 0;
+        (void)close(fd);
+    }
+}
+
+size_t zoo_count_scrubbed(void)
+{
+    size_t count = 0;
+
+    each_process(count_scrubbed, &count);
+    return count;
+}
+
 void zoo_run_until_count(size_t count)
 {
     uint64_t until = clock_ms() + ZOO_PATIENCE_MS;

@@ -69,6 +69,8 @@ void beast_run_until_said(struct beast *b, const char *text);
 /** How many processes of the zoo live. Zombies do not count, nor does a process that has given back
  * its memory but not yet ended: to others it still is one. */
 size_t zoo_count(void);
+/** How many of these have an empty environment. */
+size_t zoo_count_scrubbed(void);
 /** Ends those, so that a test that failed is alone with it. */
 int zoo_kill_left(void **state);
 /** Runs the loop until that many live. */

@@ -13,6 +13,7 @@
  *   daemon=MS            the same, twice forked and in a session of its own
  *
  *   scrub=MS             as daemon, and exec'd with an empty environment
+ *   scrub-late=MS        the same, but only after that time, and then it lives for ever
  *   execs                as daemon, and then becomes itself again, for ever
  *   again                becomes itself again, for ever
  *   bomb=N               N processes, each of which forks until there are N
@@ -124,7 +125,7 @@ static void scrub(long ms)
 }
 
 /* When this returns, the daemon is what it is going to be: `ready` ends with its exec. */
-static void start_daemon(long ms, bool scrubs)
+static void start_daemon(long ms, bool scrubs, bool late)
 {
     int ready[2];
     char byte;
@@ -153,6 +154,9 @@ static void start_daemon(long ms, bool scrubs)
     (void)close(ready[1]);
     (void)close(ready[0]);
     rest(ms);
+    if (late) {
+        scrub(0);
+    }
     _exit(0);
 }
 
@@ -275,9 +279,11 @@ static void act_on(const char *arg)
     } else if (is(arg, "child", &v)) {
         start_child(strtol(v, NULL, 10));
     } else if (is(arg, "daemon", &v)) {
-        start_daemon(strtol(v, NULL, 10), false);
+        start_daemon(strtol(v, NULL, 10), false, false);
     } else if (is(arg, "scrub", &v)) {
-        start_daemon(strtol(v, NULL, 10), true);
+        start_daemon(strtol(v, NULL, 10), true, false);
+    } else if (is(arg, "scrub-late", &v)) {
+        start_daemon(strtol(v, NULL, 10), false, true);
     } else if (is(arg, "execs", &v)) {
         start_execs();
     } else if (is(arg, "again", &v)) {
