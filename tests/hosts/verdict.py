@@ -127,15 +127,16 @@ def check_first(job, what, rank, code):
 
 
 def test_hang():
-    """The one that hangs has not failed, and is to blame."""
+    """The one that hangs has not failed, and is to blame. Others may be about to end just then."""
     with Rig(3) as rig:
         job = Job(rig, HANG)
         job.end("a hang")
         host = place_of(job, 3)
-        job.all_say(r"still running then, perhaps hung: rank 3 \(local rank 1\) on %s\n" % host, "a hang")
+        job.all_say(r"still running then, perhaps hung: .*rank 3 \(local rank 1\) on %s\n" % host,
+                    "a hang")
         for verdict in job.verdicts:
-            checks.equal([(w["rank"], w["host"]) for w in verdict["still_running"]], [(3, host)],
-                         "a hang: the verdict has it")
+            running = [(w["rank"], w["host"]) for w in verdict["still_running"]]
+            checks.ok((3, host) in running, "a hang: the verdict has it", running)
             checks.ok(verdict["first_failure"]["effect"], "a hang: what failed complains of others")
 
 
