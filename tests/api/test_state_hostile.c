@@ -351,21 +351,24 @@ static void test_donor_cannot_have_us_dial_our_own_host(void **state)
 /* A size that no disk has: nothing is taken of the one that there is. */
 static void test_claimed_size_takes_no_disk(void **state)
 {
-    char file[] = "/tmp/muster-claim";
-    char part[] = "/tmp/muster-claim.part";
+    char dir[] = "/tmp/muster-claim-XXXXXX";
+    char file[64];
+    char part[64];
     struct mu_state_target target = {.file = file, .part = part};
     struct mu_state_offer offer;
     struct mu_state_plan plan = {.offer = &offer};
     struct mu_errmsg msg;
 
     (void)state;
-    (void)unlink(part);
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(file, sizeof(file), "%s/file", dir);
+    (void)snprintf(part, sizeof(part), "%s/file.part", dir);
     mu_state_offer_init(&offer);
     offer.manifest.layout.bytes = (uint64_t)1 << 50;
     offer.manifest.chunk_bytes = MU_STATE_CHUNK_BYTES;
     assert_int_equal(mu_state_target_accept(&target, &plan, &msg), MUSTER_ELIMIT);
     assert_non_null(strstr(msg.text, "--max-size"));
-    assert_int_not_equal(access(part, F_OK), 0);
+    assert_int_equal(rmdir(dir), 0); /* there is nothing in it */
     offer.manifest.layout.bytes = 0;
     mu_state_offer_fini(&offer);
 }
