@@ -48,6 +48,7 @@ struct watcher {
     bool left; /* we end in order, and nothing is started any more */
     int32_t grace_ms;
     uint64_t until; /* UINT64_MAX: for ever */
+    int heeds;      /* the words there keep it from killing; -1: nothing does */
     struct mu_proc_table table;
     struct mu_proc self;
     size_t count;
@@ -161,17 +162,29 @@ static void forget_empty_sessions(struct watcher *w)
     w->count = kept;
 }
 
+/* The process that it watches is in charge again. It says a word before it starts others. */
+static bool is_told(int fd, int wait_ms)
+{
+    struct pollfd word = {.fd = fd, .events = POLLIN};
+
+    return fd >= 0 && poll(&word, 1, wait_ms) > 0;
+}
+
 /* Signals every process of the families; true if there was no process, and none in doubt. */
 static bool signal_all(struct watcher *w, int signal)
 {
     bool clean;
 
-    if (signal == SIGKILL) {
+    if (signal == SIGKILL && w->heeds < 0) {
         (void)mu_cgroup_each(&w->cgroup, mu_cgroup_kill);
     }
     clean = mu_cgroup_each(&w->cgroup, mu_cgroup_look) == 0;
     if (mu_proc_table_read(&w->table) != 0) {
         return false;
+    }
+    if (is_told(w->heeds, 0)) { /* not before: the table may have those others */
+        mu_proc_table_clear(&w->table);
+        return true;
     }
     for (size_t i = 0; i < w->table.count; i++) {
         struct mu_proc *p = &w->table.procs[i];
@@ -235,16 +248,17 @@ static int time_left_ms(const struct watcher *w)
  * at any moment and start others: then it is in charge again. */
 static void end_all(struct watcher *w, int fd)
 {
-    struct pollfd word = {.fd = fd, .events = POLLIN};
     int rest_ms = 1;
 
     w->until = UINT64_MAX;
     for (int pass = 0; pass < PASSES_MAX && !signal_all(w, SIGKILL); pass++) {
-        if (poll(&word, 1, rest_ms) > 0) {
-            return;
+        if (is_told(fd, rest_ms)) {
+            break;
         }
+        w->heeds = fd;
         rest_ms = rest_ms * 2 > REST_MAX_MS ? REST_MAX_MS : rest_ms * 2;
     }
+    w->heeds = -1;
 }
 
 /* Returns when the process that it watches is gone, or has said goodbye: a process that is forked
@@ -336,6 +350,7 @@ static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
     w.cgroup = *g;
     w.agent = parent;
     w.until = UINT64_MAX;
+    w.heeds = -1;
     memcpy(w.cgroup_name, "muster-", 7);
     memcpy(w.cgroup_name + 7, g->id, MU_FAMILY_ID_LEN);
     w.cgroup_name[7 + MU_FAMILY_ID_LEN] = '-';
