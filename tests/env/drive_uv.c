@@ -4,6 +4,9 @@
 
 #include "transport/uv_env.h"
 
+/* For what always comes: a sanitizer and a machine with much else to do make it late. */
+#define PATIENCE_MS 300000
+
 int drive_uv_up(struct env_under_test *eut)
 {
     struct mu_uv_env *uv;
@@ -36,7 +39,8 @@ bool drive_uv_run_until(struct env_under_test *eut, bool (*done)(void *context),
     struct deadline deadline = {0};
 
     mu_timer_init(&deadline.timer, on_deadline);
-    mu_env_timer_arm(eut->env, &deadline.timer, mu_mono_add_ms(mu_env_now(eut->env).mono, 20000));
+    mu_env_timer_arm(eut->env, &deadline.timer,
+                     mu_mono_add_ms(mu_env_now(eut->env).mono, PATIENCE_MS));
     while (!done(context) && !deadline.late) {
         mu_uv_env_turn(eut->context);
     }

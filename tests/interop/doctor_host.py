@@ -112,7 +112,7 @@ def test_a_server_is_well():
     with Muster("--http", HOST + ":0") as server:
         word = "%s:%d" % (HOST, server.port)
         code, report, found, took = doctor(word)
-        checks.ok(code == OK and took < 5, "a server that is there is well, soon", (code, found))
+        checks.ok(code == OK and took < 30, "a server that is there is well, soon", (code, found))
         port = report["hosts"][0]["ports"][0]
         checks.ok(port["speaks"] == "muster" and port["reached"] and 0 < port["rtt_ms"] < 1000 and
                   abs(port["clock_ms"]) < 1000, "it is muster, and its clock is ours", port)
@@ -175,7 +175,7 @@ def test_others_are_told_apart():
         with listener(serve) as word:
             code, report, found, took = doctor(word, "--timeout", "2")
             got = report["hosts"][0]["ports"][0]["speaks"]
-            checks.ok(got == speaks and has(found, word, level, words) and took < 10,
+            checks.ok(got == speaks and has(found, word, level, words) and took < 30,
                       "somebody who " + name, (got, found, took))
 
 
@@ -262,7 +262,7 @@ def test_black_holes_take_seconds_only():
         many = ["10.9.66.%d" % i for i in range(2, 42)]
         code, report, found, took = doctor("--timeout", "2", *many, "10.8.0.1", "10.7.0.1",
                                            inside=here.enter)
-        checks.ok(code == FAULTY and took < 12, "40 black holes at once take seconds", took)
+        checks.ok(code == FAULTY and took < 40, "40 black holes at once take seconds", took)
         checks.ok(all(has(found, word, "bad", "no answer", "firewall") for word in many),
                   "each is named as what it is", found.get(many[0]))
         checks.ok(has(found, "10.8.0.1", "bad", "ip route") and
@@ -285,7 +285,7 @@ def test_short_packets():
             for again in ("", ", also when the kernel knows it already"):
                 _, report, found, took = doctor(word, inside=here.enter)
                 checks.equal(report["hosts"][0].get("mtu"), expected, " ".join(mode) + again)
-                checks.ok(has(found, word, level, *words) and took < 8, "which is said", found)
+                checks.ok(has(found, word, level, *words) and took < 30, "which is said", found)
 
 
 def test_a_locked_server():
@@ -311,7 +311,7 @@ def test_a_locked_server():
             checks.ok(code == OK and port["clock_ms"] is not None and
                       has(found, word, "ok", "accepts ours"), "the right one is taken", found)
             code, report, found, took = doctor(word, "--token-file", files[1], inside=here.enter)
-            checks.ok(has(found, word, "warn", "requires a credential", "our attempt to connect") and took < 6,
+            checks.ok(has(found, word, "warn", "requires a credential", "our attempt to connect") and took < 30,
                       "a wrong one is not, and soon", (found.get(word), took))
             server.kill()
 

@@ -70,7 +70,7 @@ def test_waits(checks, kv, store, p):
     start = time.monotonic()
     code, _, err = kv("wait", p + "w", p + "never", timeout=400)
     took = time.monotonic() - start
-    checks.ok(code == TIMED_OUT and p + "never" in err and 0.3 < took < 5,
+    checks.ok(code == TIMED_OUT and p + "never" in err and 0.3 < took < 30,
               "a wait that times out names the key", (code, err, took))
     waiting = subprocess.Popen(
         [lib.muster_path(), "kv", "--store", kv.url, "--timeout", "15s", "--wait", "get", p + "later"],

@@ -206,7 +206,7 @@ def test_only_donor_stopped_ends_at_the_idle_deadline():
         begun = time.monotonic()
         code, last, err = pull.end()
         checks.equal(code, 3, "the only donor stopped: timed out")
-        checks.ok(time.monotonic() - begun < 10, "within its time")
+        checks.ok(time.monotonic() - begun < 60, "within its time")
         checks.ok(one.address in err and "run the same command to continue" in err,
                   "it names the donor and the remedy", err)
         one.signal(signal.SIGCONT)

@@ -382,7 +382,7 @@ def test_errors() -> None:
     error = outcome(lambda: muster.Store(url, connect_timeout=0.3))
     checks.ok(isinstance(error, ConnectionError) or isinstance(error, TimeoutError),
               "nothing listens there", repr(error))
-    checks.ok(time.monotonic() - began < 5, "in time")
+    checks.ok(time.monotonic() - began < 30, "in time")
     checks.raises(errors.InvalidArgument, lambda: muster.Store("nonsense"), "a malformed URL")
     checks.raises(ValueError, lambda: muster.Store("hash:\0"), "a URL with a zero byte")
     with muster.Store("hash:") as store:

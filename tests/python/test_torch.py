@@ -126,7 +126,7 @@ def test_handler_learns_of_changes() -> None:
         b._rdzv.close()  # as a node that goes without a word to the run
         began = time.monotonic()
         harness.wait_until(lambda: a.num_nodes_waiting() > 0, "the agent is told to restart")
-        checks.ok(time.monotonic() - began < 5, "a node that left ends the round")
+        checks.ok(time.monotonic() - began < 15, "a node that left ends the round")
         _, rank, size = parts(a.next_rendezvous())
         checks.equal((rank, size), (0, 1), "a world without it")
         late = handler(server.port, "1:2", is_host="0")
