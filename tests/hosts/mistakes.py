@@ -16,7 +16,7 @@ PYTHON = "/usr/bin/python3"
 WAITS = "waits"
 # No line that matters comes later than after 3 s on a machine that has time; here is a test of words.
 SILENT_S = 3
-PATIENCE_S = 20
+PATIENCE_S = 60
 AT_ONCE = 10  # so many mistakes are made at a time
 
 checks = Checks()
