@@ -142,13 +142,14 @@ class Job:
         with open(self.script, "w") as file:
             file.write(WORKER)
         self.agents = []
-        self.port = free_port()
         if backend == "muster":
             import muster
 
-            self.server = muster.Server(f"{HOST}:{self.port}")
+            self.server = muster.Server(f"{HOST}:0")
+            self.port = self.server.port
             self.conf = "is_host=0,last_call_timeout=1,upscale_delay=0"
         else:
+            self.port = free_port()
             self.server = subprocess.Popen(
                 [sys.executable, "-c", STORE, str(self.port)], stdout=subprocess.PIPE
             )
