@@ -63,6 +63,7 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_rdzv_sulky,
     &mu_sim_scenario_rdzv_restless,
     &mu_sim_scenario_rdzv_recount,
+    &mu_sim_scenario_rdzv_shuffled,
     &mu_sim_scenario_rdzv_swapped,
     &mu_sim_scenario_agent,
     &mu_sim_scenario_agent_early,

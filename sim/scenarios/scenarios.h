@@ -74,6 +74,7 @@ extern const struct mu_sim_scenario mu_sim_scenario_rdzv_forgetful;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_sulky;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_restless;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_recount;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_shuffled;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_swapped;
 extern const struct mu_sim_scenario mu_sim_scenario_relay;
 extern const struct mu_sim_scenario mu_sim_scenario_relay_generous;

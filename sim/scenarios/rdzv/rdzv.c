@@ -18,7 +18,9 @@ static void configure_native(struct rdzv_node *n, char *text, size_t cap)
     int more;
 
     len += rdzv_config_delay(text + len, cap - len, "upscale_delay", w->upscale_delay_ms);
-    more = snprintf(text + len, cap - len, ",name=%s", n->name);
+    more =
+        snprintf(text + len, cap - len, ",name=%s,topology=rack%" PRIu32 ",max_losses=10000/3600",
+                 n->name, n->number % w->racks);
     len += (size_t)more;
     if (w->restarts_max != UINT32_MAX) {
         more = snprintf(text + len, cap - len, ",max_restarts=%" PRIu32, w->restarts_max);
@@ -64,27 +66,142 @@ static void swap_ranks(const struct mu_room *room)
     }
 }
 
+/* A server that forgets who had which rank. */
+static void forget_ranks(const struct mu_room *room)
+{
+    MU_LIST_FOREACH (it, &room->in[MU_ROOM_GATHERING].members) {
+        MU_CONTAINER_OF(it, struct mu_room_member, link)->has_rank = false;
+    }
+}
+
+static bool is_in(const struct mu_room *room, const struct rdzv_seat *seat)
+{
+    return mu_room_find(room, mu_span_str(seat->name)) == seat->member;
+}
+
+static void note_seat(struct rdzv_seats *seats, const struct mu_room_member *m)
+{
+    struct rdzv_seat *seat = &seats->all[seats->count];
+
+    if (seats->count == RDZV_SEATS_MAX) {
+        return; /* Of so many spares the last are not watched. */
+    }
+    seats->count++;
+    *seat = (struct rdzv_seat){.member = m, .rank = m->rank};
+    (void)snprintf(seat->name, sizeof(seat->name), "%s", m->name);
+    (void)snprintf(seat->topology, sizeof(seat->topology), "%s", m->topology);
+}
+
+/* Whoever has been a member since the last round keeps its rank in this one, if the world is that
+ * large. */
+static void check_kept(struct rdzv_world *w, const struct mu_room *room)
+{
+    uint32_t world = room->in[MU_ROOM_RUNNING].count;
+
+    for (uint32_t i = 0; i < w->ranked.count; i++) {
+        const struct rdzv_seat *seat = &w->ranked.all[i];
+
+        if (is_in(room, seat) && seat->rank < world && seat->rank != seat->member->rank) {
+            mu_sim_fail(w->sim,
+                        "%s survived round %" PRIu64 " with rank %" PRIu32 " and got %" PRIu32
+                        " in a world of %" PRIu32,
+                        seat->name, w->seats_round, seat->rank, seat->member->rank, world);
+        }
+    }
+}
+
+/* One member is gone, and one spare came for it: no other spare was nearer. */
+static void check_spare(struct rdzv_world *w, const struct mu_room *room,
+                        const struct rdzv_seat *gone)
+{
+    const struct rdzv_seat *taker = NULL;
+
+    for (uint32_t i = 0; i < w->spares.count; i++) {
+        const struct rdzv_seat *spare = &w->spares.all[i];
+
+        if (is_in(room, spare) && spare->member->state != MU_ROOM_SPARE) {
+            taker = taker == NULL ? spare : NULL;
+        }
+    }
+    for (uint32_t i = 0; taker != NULL && i < w->spares.count; i++) {
+        const struct rdzv_seat *spare = &w->spares.all[i];
+
+        if (is_in(room, spare) && spare->member->state == MU_ROOM_SPARE &&
+            strcmp(spare->topology, gone->topology) == 0 &&
+            strcmp(taker->topology, gone->topology) != 0) {
+            mu_sim_fail(w->sim, "%s of %s takes the place of %s of %s, and %s is spare",
+                        taker->name, taker->topology, gone->name, gone->topology, spare->name);
+        }
+    }
+}
+
+/* Follows who has which rank and who is spare, from one step to the next: who is out is forgotten
+ * at once. */
+static void watch_seats(struct rdzv_world *w, const struct mu_room *room)
+{
+    struct rdzv_seats stay = {0};
+    const struct rdzv_seat *gone = NULL;
+
+    if (w->seats_incarnation != room->incarnation) {
+        w->seats_incarnation = room->incarnation;
+        w->ranked.count = w->spares.count = 0;
+    }
+    /* A round in between, which began and ended in one step, may have been smaller. */
+    if (room->state == MU_ROOM_IS_RUNNING && w->seats_round + 1 == room->round) {
+        check_kept(w, room);
+    }
+    for (uint32_t i = 0; i < w->ranked.count; i++) {
+        if (is_in(room, &w->ranked.all[i])) {
+            stay.all[stay.count++] = w->ranked.all[i];
+        } else {
+            gone = &w->ranked.all[i];
+        }
+    }
+    if (stay.count + 1 == w->ranked.count) {
+        check_spare(w, room, gone);
+    }
+    if (room->state == MU_ROOM_IS_RUNNING) {
+        w->seats_round = room->round;
+        stay.count = 0;
+        MU_LIST_FOREACH (it, &room->in[MU_ROOM_RUNNING].members) {
+            note_seat(&stay, MU_CONTAINER_OF(it, struct mu_room_member, link));
+        }
+    }
+    w->ranked = stay;
+    w->spares.count = 0;
+    MU_LIST_FOREACH (it, &room->in[MU_ROOM_SPARE].members) {
+        note_seat(&w->spares, MU_CONTAINER_OF(it, struct mu_room_member, link));
+    }
+}
+
 /* Checks the server's own state whenever it has told a node something. */
 static void native_check(struct rdzv_world *w)
 {
     const struct mu_room *room;
     uint64_t news = w->server == NULL ? 0 : w->server->hub.notices + w->server->hub.joins;
+    uint64_t members = w->server == NULL ? 0 : w->server->hub.members;
     uint32_t rank = 0;
 
-    if (news == w->seen_news) {
+    if (news == w->seen_news && members == w->seen_members) {
         return;
     }
     w->seen_news = news;
+    w->seen_members = members;
     for (uint32_t i = 0; i < w->node_count; i++) {
         rdzv_node_note_spare(&w->nodes[i]);
     }
     room = peek_room(w);
     if (room == NULL) {
+        w->seats_incarnation = 0;
         return;
     }
     if (w->setup->plant == RDZV_PLANT_SWAPPED) {
         swap_ranks(room);
     }
+    if (w->setup->plant == RDZV_PLANT_SHUFFLED) {
+        forget_ranks(room);
+    }
+    watch_seats(w, room);
     MU_LIST_FOREACH (node, &room->in[MU_ROOM_RUNNING].members) {
         const struct mu_room_member *m = MU_CONTAINER_OF(node, struct mu_room_member, link);
 
@@ -122,3 +239,5 @@ PLANTED(rdzv_sulky, RDZV_PLANT_SULKY, "rdzv-sulky", "a node that does not join a
 PLANTED(rdzv_restless, RDZV_PLANT_RESTLESS, "rdzv-restless", "a node that ends rounds for nothing")
 PLANTED(rdzv_recount, RDZV_PLANT_RECOUNT, "rdzv-recount", "a server that gives numbers again")
 PLANTED(rdzv_swapped, RDZV_PLANT_SWAPPED, "rdzv-swapped", "a server that mixes up two ranks")
+PLANTED(rdzv_shuffled, RDZV_PLANT_SHUFFLED, "rdzv-shuffled",
+        "a server that gives survivors other ranks")

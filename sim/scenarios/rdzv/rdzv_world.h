@@ -28,6 +28,7 @@
 #define RDZV_NODES_MAX 12
 #define RDZV_FAULTY_NS (20 * MU_NS_PER_S)
 #define RDZV_NAME_MAX  32
+#define RDZV_SEATS_MAX (4 * RDZV_NODES_MAX) /* those that crashed may not be missed yet */
 
 /* Planted bugs. Where a node has the fault, it is the first one. */
 enum rdzv_plant {
@@ -42,6 +43,7 @@ enum rdzv_plant {
     RDZV_PLANT_RECOUNT,   /* a server that counts rounds from the start again when it is
                              restarted */
     RDZV_PLANT_SWAPPED,   /* a server that mixes up two ranks */
+    RDZV_PLANT_SHUFFLED,  /* a server that forgets who had which rank */
 };
 
 struct rdzv_node;
@@ -120,6 +122,19 @@ struct rdzv_node {
     uint32_t failures;
 };
 
+/* A member of the server's room, as it was seen last. */
+struct rdzv_seat {
+    const struct mu_room_member *member; /* may be gone, or another one by now */
+    char name[MU_ROOM_NAME_MAX + 1];
+    char topology[MU_ROOM_TOPOLOGY_MAX + 1];
+    uint32_t rank;
+};
+
+struct rdzv_seats {
+    struct rdzv_seat all[RDZV_SEATS_MAX];
+    uint32_t count;
+};
+
 struct rdzv_world {
     struct mu_sim *sim;
     const struct rdzv_setup *setup;
@@ -131,6 +146,7 @@ struct rdzv_world {
     uint64_t upscale_delay_ms; /* UINT64_MAX: late nodes never end a round */
     uint32_t restarts_max;
     uint32_t target; /* target that nodes announce; 0: no target */
+    uint32_t racks;  /* nodes are in so many, by their topology keys */
     uint32_t beat_s; /* c10d */
     uint64_t work_max_ns;
     uint32_t churn[RDZV_DEEDS]; /* weights */
@@ -146,6 +162,11 @@ struct rdzv_world {
     struct mu_store_server *server; /* at the last step; NULL while there is no server */
     uint32_t server_lives;          /* how many lives it had */
     uint64_t seen_news;             /* of the server, at its last check */
+    uint64_t seen_members;
+    struct rdzv_seats ranked; /* those of the last round that are still members */
+    struct rdzv_seats spares;
+    uint64_t seats_round;
+    uint64_t seats_incarnation;
     struct rdzv_node nodes[RDZV_NODES_MAX];
     struct rounds rounds;
 

@@ -74,29 +74,12 @@ struct mu_room_member *mu_room_find(const struct mu_room *room, struct mu_span n
     return node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_room_member, named);
 }
 
-/* Keeps the name of a member that was lost, so that explain() can name the nodes that are not
- * back. */
-static void miss(struct mu_room *room, const struct mu_room_member *member)
-{
-    struct mu_room_missing *missing;
-
-    if (room->missing_count == MU_ROOM_MISSING_MAX) {
-        room->missing_more = true;
-        return;
-    }
-    missing = &room->missing[room->missing_count++];
-    memcpy(missing->name, member->name, sizeof(missing->name));
-    missing->rank = member->rank;
-}
-
+/* A node of that name is back; it may get its place again. */
 static void stop_missing(struct mu_room *room, const char *name)
 {
-    for (uint32_t i = 0; i < room->missing_count; i++) {
-        if (strcmp(room->missing[i].name, name) == 0) {
-            room->missing_count--;
-            memmove(&room->missing[i], &room->missing[i + 1],
-                    (room->missing_count - i) * sizeof(room->missing[0]));
-            return;
+    for (uint32_t i = 0; i < room->place_count; i++) {
+        if (strcmp(room->places[i].name, name) == 0) {
+            room->places[i].missing = false;
         }
     }
 }
@@ -220,8 +203,8 @@ static void part(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
     }
     mu_room_take_out(room, member);
     mu_trace(&room->config.trace, "room.part", reason, room->names.count);
-    if (reason == MU_ROOM_END_LOST && member->has_rank) {
-        miss(room, member);
+    if (member->has_rank) {
+        mu_room_vacate(room, member, reason == MU_ROOM_END_LOST);
     }
     forgiven = member->has_rank && !(reason == MU_ROOM_END_LEFT && member->finished) &&
                mu_room_forgive(room, now);
@@ -231,10 +214,8 @@ static void part(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
     if (forgiven && (state != MU_ROOM_RUNNING || reason != MU_ROOM_END_LOST)) {
         mu_room_count_loss(room, now, member); /* It has ended a round, too. */
     }
-    if ((state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) &&
-        room->in[MU_ROOM_SPARE].count != 0) {
-        /* There is room for one more now. */
-        mu_room_move(room, mu_room_first(room, MU_ROOM_SPARE), state);
+    if (state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) {
+        (void)mu_room_promote(room, member, state); /* There is room for one more now. */
     }
     mu_room_settle(room, now);
 }

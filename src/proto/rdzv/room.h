@@ -38,11 +38,14 @@
  *    end the round once, for all of them together; the round after it is formed in the same moment,
  *    since the batching was its last call. There is no batching when no other node can come: when
  *    the late nodes fill the room, or meet the targets that the running round missed. Without room
- *    they are spares: they stay connected, and are promoted into the next round in order of
- *    arrival;
- *  - survivors keep their rank where the world's size allows; the rest fill the gaps, ordered by a
- *    topology key that the user may give, then by name, both in natural order (node2 before
- *    node10), so that the same fleet gets the same ranks in whatever order it arrives;
+ *    they are spares: they stay connected. For a member that is lost or leaves, the spare whose
+ *    topology key is nearest to its own is promoted into the next round, and of several the one
+ *    that came first;
+ *  - survivors keep their rank where the world's size allows. A place that was lost goes to a node
+ *    of the same name, if it is back; else to one with the same topology key; else to the one whose
+ *    key has most parts in common with it ("zone2/rack7" and "zone2/rack9": one). The rest fill the
+ *    gaps, ordered by topology key, then by name, both in natural order (node2 before node10), so
+ *    that the same fleet gets the same ranks in whatever order it arrives;
  *  - two worlds never exist for one run: a round's number is given once, and every member that is
  *    still there and was told of a round is told of its end before any member is told a rank in the
  *    next;
@@ -88,8 +91,8 @@
 #define MU_ROOM_LAST_CALLS 10
 /* How often members are told of a changed number of waiting nodes, in milliseconds. */
 #define MU_ROOM_WAITERS_MS UINT64_C(1000)
-/* How many nodes that are not back explain() can name. */
-#define MU_ROOM_MISSING_MAX 8
+/* How many places that were lost since the last round are kept, to be given to the right nodes. */
+#define MU_ROOM_PLACES_MAX 16
 
 /* What all members of a run must agree on: the first one sets it, others are refused if they differ
  * in min or max (MUSTER_EINVAL, with a message). */
@@ -189,10 +192,12 @@ enum mu_room_state {
     MU_ROOM_IS_FAILED,
 };
 
-/* A member of the last round that is not back. */
-struct mu_room_missing {
-    char name[MU_ROOM_NAME_MAX + 1];
+/* The place in the last round of a member that is out. */
+struct mu_room_place {
+    char name[MU_ROOM_NAME_MAX + 1]; /* of the member */
+    char topology[MU_ROOM_TOPOLOGY_MAX + 1];
     uint32_t rank;
+    bool missing; /* it was lost, and no node of that name is back */
 };
 
 /* The members that are in one state. */
@@ -240,12 +245,13 @@ struct mu_room {
         uint32_t who_rank;
         char who[MU_ROOM_NAME_MAX + 1];
     } last_end;
-    struct mu_room_missing missing[MU_ROOM_MISSING_MAX];
-    uint32_t missing_count;
-    bool missing_more; /* there were more than could be kept */
+    struct mu_room_place places[MU_ROOM_PLACES_MAX]; /* by rank */
+    uint32_t place_count;
+    bool missing_more; /* more were lost than could be kept */
     /* Counters for statistics. A step is a member that was looked at or moved. */
     uint64_t rounds;
     uint64_t notices;
+    uint64_t promoted; /* spares */
     uint64_t steps;
 };
 

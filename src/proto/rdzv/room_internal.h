@@ -1,6 +1,6 @@
 /*
  * What the files of the room share. room.c holds the members and their requests, room_round.c forms
- * and ends rounds, room_notice.c makes the notices.
+ * and ends rounds, room_rank.c gives out ranks and places, room_notice.c makes the notices.
  */
 #ifndef MU_RDZV_ROOM_INTERNAL_H
 #define MU_RDZV_ROOM_INTERNAL_H
@@ -47,6 +47,20 @@ void mu_room_count_loss(struct mu_room *room, mu_mono_t now, const struct mu_roo
 bool mu_room_forgive(struct mu_room *room, mu_mono_t now);
 /* Reacts to any change: forms a round, ends one, sets the clocks. */
 void mu_room_settle(struct mu_room *room, mu_mono_t now);
+
+/* --- ranks: room_rank.c ------------------------------------------------------------------ */
+
+/* Makes a spare WAITING or GATHERING: the one that is nearest to the member that is gone, or
+ * (NULL) that came first. Returns whether there was one. */
+bool mu_room_promote(struct mu_room *room, const struct mu_room_member *lost,
+                     enum mu_room_member_state state);
+/* Keeps the place of a member that is gone, and its name for explain() if it was lost. */
+void mu_room_vacate(struct mu_room *room, const struct mu_room_member *member, bool lost);
+/*
+ * Makes all that gather RUNNING, each with a rank, and tells them. Survivors come first in the
+ * gathering, ordered by their old rank: those whose rank is below the size of the world keep it.
+ */
+void mu_room_give_ranks(struct mu_room *room);
 
 /* --- notices: room_notice.c ------------------------------------------------------------- */
 

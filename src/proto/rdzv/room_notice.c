@@ -205,6 +205,27 @@ static void add_members(struct text *t, const struct mu_room_group *group)
     }
 }
 
+static void explain_missing(const struct mu_room *room, struct text *t)
+{
+    bool first = true;
+
+    for (uint32_t i = 0; i < room->place_count; i++) {
+        const struct mu_room_place *place = &room->places[i];
+
+        if (place->missing && first) {
+            add(t, "; not back since round %llu: ", (unsigned long long)room->last_end.round);
+        }
+        if (place->missing && !add_name(t, first, place->name)) {
+            break;
+        }
+        first = first && !place->missing;
+    }
+    if (!first) {
+        add(t, "%s%s", room->missing_more ? ", and more" : "",
+            room->in[MU_ROOM_GATHERING].count == 0 ? "" : "; here");
+    }
+}
+
 static void explain_gathering(const struct mu_room *room, struct text *t)
 {
     const struct mu_room_group *here = &room->in[MU_ROOM_GATHERING];
@@ -224,15 +245,7 @@ static void explain_gathering(const struct mu_room *room, struct text *t)
     } else {
         add(t, "%u of at most %u nodes are here, last call for more", here->count, max);
     }
-    if (room->missing_count != 0) {
-        add(t, "; not back since round %llu: ", (unsigned long long)room->last_end.round);
-        for (uint32_t i = 0; i < room->missing_count; i++) {
-            if (!add_name(t, i == 0, room->missing[i].name)) {
-                break;
-            }
-        }
-        add(t, "%s%s", room->missing_more ? ", and more" : "", here->count == 0 ? "" : "; here");
-    }
+    explain_missing(room, t);
     if (here->count != 0) {
         add(t, ": ");
         add_members(t, here);

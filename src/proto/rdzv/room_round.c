@@ -2,68 +2,6 @@
 
 #include "core/assert.h"
 
-/* --- order ----------------------------------------------------------------------------------- */
-
-/* Compares by topology, then by name. Names are unique, so two members are never equal. */
-static int compare_members(const struct mu_list *a, const struct mu_list *b)
-{
-    const struct mu_room_member *x = mu_room_member_of(a);
-    const struct mu_room_member *y = mu_room_member_of(b);
-    int order = mu_span_natural_cmp(mu_span_str(x->topology), mu_span_str(y->topology));
-
-    return order != 0 ? order : mu_span_natural_cmp(x->named.key, y->named.key);
-}
-
-/* Merges two sorted chains, linked by `next` and ended by NULL. */
-static struct mu_list *merge(struct mu_room *room, struct mu_list *a, struct mu_list *b)
-{
-    struct mu_list head = {0};
-    struct mu_list *tail = &head;
-
-    while (a != NULL && b != NULL) {
-        struct mu_list **from = compare_members(a, b) < 0 ? &a : &b;
-
-        tail->next = *from;
-        tail = *from;
-        *from = tail->next;
-        room->steps++;
-    }
-    tail->next = a != NULL ? a : b;
-    return head.next;
-}
-
-/*
- * Merge sort from the bottom up, without extra memory: place i holds nothing or a sorted chain of
- * 2^i members, and two of the same length are merged into the next place, as a carry is.
- */
-static void sort_members(struct mu_room *room, struct mu_list *members)
-{
-    struct mu_list *places[33] = {0};
-    struct mu_list *chain = NULL;
-    struct mu_list *node;
-
-    while ((node = mu_list_pop(members)) != NULL) {
-        size_t i = 0;
-
-        node->next = NULL;
-        for (; places[i] != NULL; i++) {
-            node = merge(room, places[i], node);
-            places[i] = NULL;
-        }
-        places[i] = node;
-    }
-    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-        if (places[i] != NULL) {
-            chain = merge(room, places[i], chain);
-        }
-    }
-    while (chain != NULL) {
-        node = chain;
-        chain = chain->next;
-        mu_list_push(members, node);
-    }
-}
-
 /* --- a round begins -------------------------------------------------------------------------- */
 
 uint32_t mu_room_target(const struct mu_room *room)
@@ -73,47 +11,17 @@ uint32_t mu_room_target(const struct mu_room *room)
     return largest == NULL ? 0 : (uint32_t)(UINT32_MAX - largest->at.ns);
 }
 
-/*
- * Gives out the ranks. Survivors come first in the gathering, ordered by their old rank: those
- * whose rank is below the size of the world keep it. The rest are sorted and fill the gaps.
- */
 static void form_round(struct mu_room *room)
 {
-    struct mu_list *gathering = &room->in[MU_ROOM_GATHERING].members;
     uint32_t world = room->in[MU_ROOM_GATHERING].count;
-    struct mu_list rest;
 
     MU_ASSERT(world >= room->config.nodes_min && world <= room->config.nodes_max);
-    mu_list_init(&rest);
-    MU_LIST_FOREACH_SAFE (it, next, gathering) {
-        struct mu_room_member *member = mu_room_member_of(it);
-
-        if (!member->has_rank || member->rank >= world) {
-            mu_list_remove(it);
-            mu_list_push(&rest, it);
-        }
-        room->steps++;
-    }
-    sort_members(room, &rest);
-
-    for (uint32_t rank = 0; rank < world; rank++) {
-        struct mu_room_member *member = mu_room_first(room, MU_ROOM_GATHERING);
-
-        if (member == NULL || member->rank != rank) {
-            MU_ASSERT(!mu_list_empty(&rest));
-            member = mu_room_member_of(rest.next);
-        }
-        mu_room_move(room, member, MU_ROOM_RUNNING);
-        member->rank = rank;
-        member->has_rank = true;
-        member->finished = false;
-        mu_room_tell(room, member, MU_ROOM_ASSIGNED);
-    }
+    mu_room_give_ranks(room);
     room->state = MU_ROOM_IS_RUNNING;
     room->last_call = MU_MONO_NEVER;
     room->waiters_told = 0;
     room->waiters_next = (mu_mono_t){0};
-    room->missing_count = 0;
+    room->place_count = 0;
     room->missing_more = false;
     room->rounds++;
     mu_trace(&room->config.trace, "room.formed", room->round, world);
@@ -227,8 +135,7 @@ void mu_room_end_round(struct mu_room *room, mu_mono_t now, enum mu_room_end_rea
         mu_room_move(room, member, MU_ROOM_GATHERING);
     }
     while (room->in[MU_ROOM_GATHERING].count < room->config.nodes_max &&
-           (member = mu_room_first(room, MU_ROOM_SPARE)) != NULL) {
-        mu_room_move(room, member, MU_ROOM_GATHERING);
+           mu_room_promote(room, who, MU_ROOM_GATHERING)) {
     }
     if (reason == MU_ROOM_END_UPSCALE) {
         /* The late nodes were gathered while the round went on; now all are here. */

@@ -271,6 +271,7 @@ static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
     MU_ASSERT(err == 0); /* The numbers were checked. */
     run->over = false;
     run->formed = false;
+    run->promoted = 0;
     if (hub->on.keys_outlive) {
         delete_keys(run, hub->incarnation, NULL);
     }
@@ -435,11 +436,15 @@ static void note_round(struct mu_rdzv_run *run, const struct mu_room_notice *not
 /* Spares that were promoted are not spare any more: their time to get a rank begins. */
 static void note_promoted(struct mu_rdzv_run *run)
 {
-    while (!mu_list_empty(&run->spares)) {
-        struct mu_rdzv_member *m = MU_CONTAINER_OF(run->spares.next, struct mu_rdzv_member, spare);
+    if (run->promoted == run->room.promoted) {
+        return;
+    }
+    run->promoted = run->room.promoted;
+    MU_LIST_FOREACH_SAFE (it, next, &run->spares) {
+        struct mu_rdzv_member *m = MU_CONTAINER_OF(it, struct mu_rdzv_member, spare);
 
         if (m->room.state == MU_ROOM_SPARE) {
-            return; /* They are promoted in the order of their arrival. */
+            continue;
         }
         mu_list_remove(&m->spare);
         if (m->room.state != MU_ROOM_RUNNING) {

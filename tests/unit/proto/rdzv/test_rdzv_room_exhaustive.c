@@ -16,7 +16,7 @@
 #include "room_watch.h"
 
 #define NODES       3
-#define STATES_MAX  20000
+#define STATES_MAX  60000
 #define BUCKETS_MAX 64
 #define QUARTER_MS  250
 
@@ -52,6 +52,7 @@ static bool pulls_all; /* after each step, as a server does */
 /* What can matter for the future. */
 struct key {
     uint8_t state, waiters_told, restarts;
+    uint8_t lost_place[NODES]; /* by node: the rank that it left behind, plus 1 */
     uint64_t last_call, call_end, upscale, waiters_next;
     struct {
         uint8_t state, rank, has_rank, told, notices, reason, was, place, ended_place, news_place;
@@ -210,6 +211,13 @@ static void describe(struct key *key)
         key->call_end = relative(w.room.call_end);
     }
     key->upscale = relative(w.room.upscale);
+    for (uint32_t k = 0; k < w.room.place_count; k++) {
+        for (size_t i = 0; i < NODES; i++) {
+            if (strcmp(w.room.places[k].name, w.members[i].name) == 0) {
+                key->lost_place[i] = (uint8_t)(w.room.places[k].rank + 1);
+            }
+        }
+    }
     for (size_t i = 0; i < NODES; i++) {
         const struct mu_room_member *m = &w.members[i];
 

@@ -27,7 +27,8 @@ struct node {
     uint64_t arrival;
     bool has_rank;
     uint32_t rank;
-    uint32_t rack; /* 0: it gave no topology */
+    uint32_t zone; /* 0: it gave no topology */
+    uint32_t rack;
     uint32_t target;
     bool told;
     bool owed_assigned, owed_waiters, owed_ended, owed_closed, owed_failed;
@@ -54,6 +55,11 @@ static struct {
     uint32_t waiters_told;
     bool after_round;
     uint64_t arrivals;
+    struct {
+        bool free; /* since the last round */
+        int node;
+        uint32_t zone, rack;
+    } places[NODES]; /* by rank */
     struct node nodes[NODES];
 } model;
 
@@ -64,6 +70,7 @@ static struct mu_prng prng;
 static mu_mono_t now;
 static struct {
     unsigned rounds, upscales, restarts, failed, closed, promoted, refused, calm, forgiven, looped;
+    unsigned back, near;
 } tally;
 
 static uint64_t pick(uint64_t bound)
@@ -107,6 +114,32 @@ static int oldest_in(enum mu_room_member_state state)
     return oldest;
 }
 
+static int nearness(uint32_t zone, uint32_t rack, const struct node *n)
+{
+    return zone != n->zone ? 0 : rack == n->rack ? 2 : zone != 0;
+}
+
+/* The spare that takes the place of that node, or -1; of several the one that came first. */
+static int spare_for(int gone)
+{
+    const struct node *g = &model.nodes[gone];
+    int best = oldest_in(MU_ROOM_SPARE);
+
+    for (int i = 0; i < NODES; i++) {
+        const struct node *n = &model.nodes[i];
+
+        if (n->state == MU_ROOM_SPARE) {
+            int better =
+                nearness(g->zone, g->rack, n) - nearness(g->zone, g->rack, &model.nodes[best]);
+
+            if (better > 0 || (better == 0 && n->arrival < model.nodes[best].arrival)) {
+                best = i;
+            }
+        }
+    }
+    return best;
+}
+
 static uint32_t largest_target(void)
 {
     uint32_t largest = 0;
@@ -119,18 +152,54 @@ static uint32_t largest_target(void)
     return largest;
 }
 
-/* The gathering node without a rank yet in this round that comes first by rack and number. */
-static int first_without(const bool *done)
+/* The gathering node without a rank yet in this round that comes first by zone, rack and number,
+ * of those that are as near to the place as that. */
+static int first_without(const bool *done, uint32_t place, int near)
 {
     int first = -1;
 
     for (int i = 0; i < NODES; i++) {
-        if (model.nodes[i].state == MU_ROOM_GATHERING && !done[i] &&
-            (first < 0 || model.nodes[i].rack < model.nodes[first].rack)) {
+        const struct node *n = &model.nodes[i];
+        const struct node *f = first < 0 ? NULL : &model.nodes[first];
+
+        if (n->state == MU_ROOM_GATHERING && !done[i] &&
+            nearness(model.places[place].zone, model.places[place].rack, n) >= near &&
+            (f == NULL || n->zone < f->zone || (n->zone == f->zone && n->rack < f->rack))) {
             first = i;
         }
     }
     return first;
+}
+
+static void model_give(int i, uint32_t rank, bool *taken, bool *done)
+{
+    taken[rank] = true;
+    done[i] = true;
+    model.nodes[i].rank = rank;
+    model.nodes[i].has_rank = true;
+}
+
+/* Places that were lost go to whoever had them, then to the nearest. */
+static void model_fill(uint32_t world, bool *taken, bool *done)
+{
+    for (uint32_t rank = 0; rank < world; rank++) {
+        int i = model.places[rank].node;
+
+        if (model.places[rank].free && model.nodes[i].state == MU_ROOM_GATHERING && !done[i]) {
+            model_give(i, rank, taken, done);
+            tally.back++;
+        }
+    }
+    for (int near = 2; near > 0; near--) {
+        for (uint32_t rank = 0; rank < world; rank++) {
+            int i = first_without(done, rank, near);
+
+            if (model.places[rank].free && !taken[rank] && i >= 0) {
+                model_give(i, rank, taken, done);
+                tally.near++;
+            }
+        }
+    }
 }
 
 static void model_form(void)
@@ -148,15 +217,13 @@ static void model_form(void)
             done[i] = true;
         }
     }
+    model_fill(world, taken, done);
     for (uint32_t rank = 0; rank < world; rank++) {
         if (!taken[rank]) {
-            int i = first_without(done);
-
-            done[i] = true;
-            model.nodes[i].rank = rank;
-            model.nodes[i].has_rank = true;
+            model_give(first_without(done, rank, 0), rank, taken, done);
         }
     }
+    memset(model.places, 0, sizeof(model.places));
     for (int i = 0; i < NODES; i++) {
         if (model.nodes[i].state == MU_ROOM_GATHERING) {
             model.nodes[i].state = MU_ROOM_RUNNING;
@@ -297,7 +364,7 @@ static void model_end(enum mu_room_end_reason reason, int who)
     for (int late; count_in(MU_ROOM_GATHERING) < model.config.nodes_max;) {
         late = oldest_in(MU_ROOM_WAITING);
         if (late < 0) {
-            late = oldest_in(MU_ROOM_SPARE);
+            late = who < 0 ? oldest_in(MU_ROOM_SPARE) : spare_for(who);
             tally.promoted += late >= 0;
         }
         if (late < 0) {
@@ -413,10 +480,11 @@ static uint64_t model_deadline(void)
 static void model_join(int i)
 {
     struct node *n = &model.nodes[i];
+    uint32_t zone = n->zone;
     uint32_t rack = n->rack;
     uint32_t target = n->target;
 
-    *n = (struct node){.arrival = ++model.arrivals, .rack = rack, .target = target};
+    *n = (struct node){.arrival = ++model.arrivals, .zone = zone, .rack = rack, .target = target};
     if (model.state == MU_ROOM_IS_GATHERING) {
         n->state = count_in(MU_ROOM_GATHERING) < model.config.nodes_max ? MU_ROOM_GATHERING
                                                                         : MU_ROOM_SPARE;
@@ -442,6 +510,12 @@ static void model_part(int i, enum mu_room_end_reason reason)
     if (state == MU_ROOM_OUT) {
         return;
     }
+    if (n->has_rank) {
+        model.places[n->rank].free = true;
+        model.places[n->rank].node = i;
+        model.places[n->rank].zone = n->zone;
+        model.places[n->rank].rack = n->rack;
+    }
     forgiven = n->has_rank && model_forgive();
     if (state == MU_ROOM_RUNNING) {
         model_end(reason, i);
@@ -450,7 +524,7 @@ static void model_part(int i, enum mu_room_end_reason reason)
         model_count_loss(i);
     }
     if (state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) {
-        int spare = oldest_in(MU_ROOM_SPARE);
+        int spare = spare_for(i);
 
         if (spare >= 0) {
             model.nodes[spare].state = state;
@@ -598,11 +672,12 @@ static int try_join(int i)
 
     members[i].target = pick(3) == 0 ? 1 + (uint32_t)pick(12) : 0;
     model.nodes[i].target = members[i].target;
-    model.nodes[i].rack = pick(3) == 0 ? 1 + (uint32_t)pick(12) : 0;
+    model.nodes[i].zone = pick(2) == 0 ? 1 + (uint32_t)pick(3) : 0;
+    model.nodes[i].rack = model.nodes[i].zone == 0 ? 0 : 1 + (uint32_t)pick(12);
     members[i].topology[0] = '\0';
-    if (model.nodes[i].rack != 0) {
-        (void)snprintf(members[i].topology, sizeof(members[i].topology), "rack%u",
-                       model.nodes[i].rack);
+    if (model.nodes[i].zone != 0) {
+        (void)snprintf(members[i].topology, sizeof(members[i].topology), "zone%u/rack%u",
+                       model.nodes[i].zone, model.nodes[i].rack);
     }
     if (no_memory) {
         failheap_arm(0);
@@ -799,14 +874,15 @@ static void test_room_does_what_the_model_does(void **state)
         step();
     }
     print_message("%u rounds, %u upscales, %u restarts, %u promoted, %u closed, %u failed, "
-                  "%u refused, %u times calm\n",
+                  "%u refused, %u times calm, %u back, %u near\n",
                   tally.rounds, tally.upscales, tally.restarts, tally.promoted, tally.closed,
-                  tally.failed, tally.refused, tally.calm);
+                  tally.failed, tally.refused, tally.calm, tally.back, tally.near);
     /* The walk has been everywhere. */
     assert_true(tally.rounds > 1000 && tally.upscales > 1000 && tally.restarts > 1000);
     assert_true(tally.promoted > 100 && tally.closed > 100 && tally.failed > 100);
     assert_true(tally.refused > 100 && tally.calm > 100);
     assert_true(tally.forgiven > 100 && tally.looped > 100);
+    assert_true(tally.back > 50 && tally.near > 1000);
     for (size_t i = 0; i < NODES; i++) {
         mu_room_leave(&room, now, &members[i]);
     }

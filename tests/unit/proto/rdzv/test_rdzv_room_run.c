@@ -377,7 +377,7 @@ static void test_room_timeout_says_which_nodes_are_missing(void **state)
 
     room_lose(&f, "b");
     room_lose(&f, "a");
-    expect_explained("1 of 3 nodes are here; not back since round 0: b, a; here: c");
+    expect_explained("1 of 3 nodes are here; not back since round 0: a, b; here: c");
     room_join(&f, "b");
     expect_explained("2 of 3 nodes are here; not back since round 0: a; here: c, b");
     room_leave(&f, "c"); /* With grace: nobody waits for it. */
@@ -436,21 +436,25 @@ static void test_room_explanation_is_cut_in_whole_names(void **state)
 
 static void test_room_names_only_so_many_that_are_missing(void **state)
 {
+    enum { NODES = MU_ROOM_PLACES_MAX + 4 };
+    static struct mu_room_member crowd[NODES];
     char name[8];
 
     (void)state;
-    room_setup(&f, 12, 12);
-    for (int i = 0; i < 12; i++) {
-        (void)snprintf(name, sizeof(name), "n%d", i);
-        room_join(&f, name);
+    memset(crowd, 0, sizeof(crowd));
+    room_setup(&f, NODES, NODES);
+    for (int i = 0; i < NODES; i++) {
+        (void)snprintf(crowd[i].name, sizeof(name), "n%d", i);
+        assert_int_equal(mu_room_join(&f.room, f.now, &crowd[i], NODES, NODES, &f.msg), 0);
     }
-    for (int i = 0; i < 10; i++) {
-        (void)snprintf(name, sizeof(name), "n%d", i);
-        room_lose(&f, name);
+    for (int i = NODES - 3; i >= 0; i--) {
+        mu_room_lost(&f.room, f.now, &crowd[i]);
     }
-    assert_int_equal(f.room.missing_count, MU_ROOM_MISSING_MAX);
-    expect_explained("2 of 12 nodes are here; not back since round 0: n0, n1, n2, n3, n4, n5, n6, "
-                     "n7, and more; here: n10, n11");
+    assert_int_equal(f.room.place_count, MU_ROOM_PLACES_MAX);
+    expect_explained("2 of 20 nodes are here; not back since round 0: n2, n3, n4, n5, n6, n7, n8, "
+                     "n9, n10, n11, n12, n13, n14, n15, n16, n17, and more; here: n18, n19");
+    mu_room_lost(&f.room, f.now, &crowd[NODES - 1]);
+    mu_room_lost(&f.room, f.now, &crowd[NODES - 2]);
     room_teardown(&f);
 }
 
