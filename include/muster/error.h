@@ -58,6 +58,7 @@ extern "C" {
     X(ESIGNATURE, -10040, "the peer cannot prove its identity")                                    \
     X(EPEERID, -10041, "a different peer answered than the one that was dialled")                  \
     X(EPEERDENIED, -10042, "this peer is not allowed here")                                        \
+    X(ERDZV_EXCLUDED, -10043, "this node is excluded from the run for now")                        \
     X(EREMOTE, -10050, "the handler failed")                                                       \
     X(EONCE, -10051, "the call may have run already, and must not run twice")                      \
     X(EWORKER, -10052, "no worker has that name or number")                                        \

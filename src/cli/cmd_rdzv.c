@@ -28,19 +28,24 @@ int rdzv_parse_nnodes(const char *text, uint32_t *ret_min, uint32_t *ret_max)
     return 0;
 }
 
-static const char *const operations[] = {"join", "status", "close", "extra", NULL};
-static int (*const runs[])(const struct rdzv_options *o) = {rdzv_join, rdzv_status, rdzv_close,
-                                                            rdzv_extra};
+static const char *const operations[] = {"join",    "status", "close", "exclude",
+                                         "include", "extra",  NULL};
+static int (*const runs[])(const struct rdzv_options *o) = {rdzv_join,    rdzv_status,  rdzv_close,
+                                                            rdzv_exclude, rdzv_include, rdzv_extra};
 
 static int take_words(struct rdzv_options *o, int argc, char **argv)
 {
-    int words = strcmp(argv[0], "extra") == 0 ? 2 : 0;
+    bool names = strcmp(argv[0], "exclude") == 0 || strcmp(argv[0], "include") == 0;
+    int words = strcmp(argv[0], "extra") == 0 ? 2 : names ? 1 : 0;
 
     for (int i = 1; i < argc; i++) {
         if (i > words) {
             return cli_usage("rdzv", "unexpected argument \"%s\"", argv[i]);
         }
         o->words[i - 1] = argv[i];
+    }
+    if (names && (argc < 2 || argv[1][0] == '\0')) {
+        return cli_usage("rdzv", "name the node: muster rdzv %s NODE", argv[0]);
     }
     return 0;
 }
@@ -93,6 +98,8 @@ int cmd_rdzv(int argc, char **argv)
                              .nnodes = "1",
                              .config = "",
                              .local_addr = "",
+                             .reason = "",
+                             .exclude_for = 1800,
                              .timeout = 10,
                              .lock = &lock};
     const struct cli_option options[] = {
@@ -110,8 +117,10 @@ int cmd_rdzv(int argc, char **argv)
         {"rejoin", NULL, "join: enter the next round when one ends, instead of leaving", CLI_FLAG,
          &o.rejoin, 0},
         {"json", NULL, "print one JSON object per line", CLI_FLAG, &o.json, 0},
-        {"timeout", "TIME", "status, close, extra: how long to wait for the server (10s)",
-         CLI_SECONDS, &o.timeout, 86400},
+        {"timeout", "TIME", "all but join: how long to wait for the server (10s)", CLI_SECONDS,
+         &o.timeout, 86400},
+        {"for", "TIME", "exclude: for how long (30m)", CLI_SECONDS, &o.exclude_for, 31536000},
+        {"reason", "TEXT", "exclude: why, for those who look", CLI_TEXT, &o.reason, 0},
         {"version", "V", "extra: the version (the current one)", CLI_NUMBER, &o.version, INT64_MAX},
         {"quiet", NULL, "join: do not say which node hosts the rendezvous", CLI_FLAG, &o.quiet, 0},
         {"verbose", NULL, "join: log every step to standard error", CLI_FLAG, &o.verbose, 0},
@@ -120,11 +129,15 @@ int cmd_rdzv(int argc, char **argv)
     };
     const struct cli_verb verb = {
         "rdzv",
-        "join|status|close|extra --rdzv-id ID [OPTIONS]",
+        "join|status|close|exclude|include|extra --rdzv-id ID [OPTIONS]",
         "join    becomes a node of a run and prints its events, until the round ends or until\n"
         "        SIGTERM or SIGINT, on which it leaves in order\n"
         "status  prints the status of a run and of its nodes; without --rdzv-id, lists all runs\n"
         "close   ends a run for all of its nodes\n"
+        "exclude NODE does not let a node into a run for a time; if it is in, it has to go. NODE "
+        "is\n"
+        "        its name, its host or its machine's id, as status shows them\n"
+        "include NODE lets it in again\n"
         "extra   NAME VALUE publishes a value for the nodes of a version, NAME alone waits for it\n"
         "        and prints it: the extra data of PyTorch's backend etcd",
         options,

@@ -16,7 +16,9 @@ struct rdzv_options {
     const char *local_addr;
     double timeout;       /* seconds: status, close, extra */
     uint64_t version;     /* extra */
-    const char *words[2]; /* extra */
+    const char *words[2]; /* extra, exclude, include */
+    double exclude_for;   /* seconds */
+    const char *reason;   /* exclude */
     bool json;
     bool rejoin;
     bool verbose;
@@ -33,6 +35,8 @@ int rdzv_join(const struct rdzv_options *o);
 /** Lists the runs, or prints the status of one. */
 int rdzv_status(const struct rdzv_options *o);
 int rdzv_close(const struct rdzv_options *o);
+int rdzv_exclude(const struct rdzv_options *o);
+int rdzv_include(const struct rdzv_options *o);
 /** Stores PyTorch's extra data, or waits for it. */
 int rdzv_extra(const struct rdzv_options *o);
 

@@ -14,6 +14,7 @@ struct ask {
     struct cli_loop loop;
     const struct rdzv_options *o;
     struct mu_rdzv_handler *handler; /* close with a backend other than muster */
+    uint64_t exclude_ms;             /* 0: include */
     size_t runs;
     int code;
 };
@@ -51,6 +52,24 @@ static json_t *members_json(const struct mu_rdzv_run_view *run)
     return members;
 }
 
+static json_t *exclusions_json(const struct mu_rdzv_run_view *run)
+{
+    json_t *exclusions = json_array();
+
+    for (size_t i = 0; i < run->exclusion_count; i++) {
+        const struct mu_rdzv_exclusion_view *e = &run->exclusions[i];
+        json_t *exclusion = json_object();
+
+        (void)json_object_set_new(exclusion, "node", text(e->node));
+        (void)json_object_set_new(exclusion, "machine", text(e->machine));
+        (void)json_object_set_new(exclusion, "reason", text(e->reason));
+        (void)json_object_set_new(exclusion, "left_ms", number(e->left_ms));
+        (void)json_object_set_new(exclusion, "by_hand", json_boolean(e->by_hand));
+        (void)json_array_append_new(exclusions, exclusion);
+    }
+    return exclusions;
+}
+
 static void print_run(const struct mu_rdzv_run_view *run, bool members)
 {
     json_t *object = json_object();
@@ -73,6 +92,7 @@ static void print_run(const struct mu_rdzv_run_view *run, bool members)
     (void)json_object_set_new(object, "text", text(run->text));
     if (members) {
         (void)json_object_set_new(object, "members", members_json(run));
+        (void)json_object_set_new(object, "exclusions", exclusions_json(run));
     }
     (void)json_dumpf(object, stdout, JSON_COMPACT);
     (void)fputc('\n', stdout);
@@ -112,6 +132,16 @@ static void say_run(const struct mu_rdzv_run_view *run)
     }
 }
 
+static void say_exclusions(const struct mu_rdzv_run_view *run)
+{
+    for (size_t i = 0; i < run->exclusion_count; i++) {
+        const struct mu_rdzv_exclusion_view *e = &run->exclusions[i];
+
+        printf("  excluded for another %" PRIu64 " s: %s (machine %s): %s\n",
+               (e->left_ms + 999) / 1000, e->node, e->machine, e->reason);
+    }
+}
+
 /* --- asking ----------------------------------------------------------------------------------- */
 
 static void on_run(void *context, const struct mu_rdzv_run_view *run)
@@ -123,6 +153,7 @@ static void on_run(void *context, const struct mu_rdzv_run_view *run)
         print_run(run, a->o->run_id != NULL);
     } else {
         say_run(run);
+        say_exclusions(run);
     }
 }
 
@@ -162,8 +193,11 @@ static int ask(struct ask *a, enum mu_rdzv_question question)
     if (err != 0) {
         return err;
     }
-    err = mu_rdzv_ask(a->loop.env, question, &server, o->run_id == NULL ? "" : o->run_id,
-                      cli_ms(o->timeout), &events);
+    err = question == MU_RDZV_ASK_EXCLUDE
+              ? mu_rdzv_ask_exclude(a->loop.env, &server, o->run_id, o->words[0], o->reason,
+                                    a->exclude_ms, cli_ms(o->timeout), &events)
+              : mu_rdzv_ask(a->loop.env, question, &server, o->run_id == NULL ? "" : o->run_id,
+                            cli_ms(o->timeout), &events);
     if (err != 0) {
         cli_loop_close(&a->loop);
         return cli_fail(cli_exit_code(err), "%s", muster_strerror(err));
@@ -298,4 +332,32 @@ int rdzv_close(const struct rdzv_options *o)
     struct ask a = {.o = o};
 
     return strcmp(o->backend, "muster") == 0 ? ask(&a, MU_RDZV_ASK_CLOSE) : close_elsewhere(&a);
+}
+
+/* --- who is let in ---------------------------------------------------------------------------- */
+
+static int change_exclusions(const struct rdzv_options *o, uint64_t exclude_ms)
+{
+    struct ask a = {.o = o, .exclude_ms = exclude_ms};
+
+    if (strcmp(o->backend, "muster") != 0) {
+        return cli_usage("rdzv",
+                         "a node can be excluded with the backend muster, and %s is another",
+                         o->backend);
+    }
+    return ask(&a, MU_RDZV_ASK_EXCLUDE);
+}
+
+int rdzv_exclude(const struct rdzv_options *o)
+{
+    if (!(o->exclude_for > 0)) {
+        return cli_usage("rdzv", "--for %g must be greater than 0; include lets a node in again",
+                         o->exclude_for);
+    }
+    return change_exclusions(o, cli_ms(o->exclude_for));
+}
+
+int rdzv_include(const struct rdzv_options *o)
+{
+    return change_exclusions(o, 0);
 }

@@ -12,6 +12,9 @@ struct mu_file_log;
 struct mu_paths {
     /** Reads a small file: at most `cap` bytes of its beginning. A negated errno. */
     int (*read)(const char *path, char *buf, size_t cap, size_t *ret_len);
+    /** Writes the names in a directory, each with a zero behind it, in no order; those that do not
+     * fit are left out. A negated errno. NULL: it cannot list. */
+    int (*list)(const char *path, char *buf, size_t cap, size_t *ret_len);
     /** Makes an empty file under a new, random name, and writes its absolute path into `buf`. A
      * negated errno; MUSTER_ELIMIT: it does not fit. */
     int (*create)(char *buf, size_t cap);

@@ -1,5 +1,6 @@
 #include "transport/paths.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -33,6 +34,28 @@ static int read_file(const char *path, char *buf, size_t cap, size_t *ret_len)
     }
     *ret_len = len;
     return err;
+}
+
+static int list(const char *path, char *buf, size_t cap, size_t *ret_len)
+{
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+    size_t used = 0;
+
+    if (dir == NULL) {
+        return -errno;
+    }
+    while ((entry = readdir(dir)) != NULL) {
+        size_t len = strlen(entry->d_name) + 1;
+
+        if (entry->d_name[0] != '.' && len <= cap - used) {
+            memcpy(buf + used, entry->d_name, len);
+            used += len;
+        }
+    }
+    (void)closedir(dir);
+    *ret_len = used;
+    return 0;
 }
 
 static int create(char *buf, size_t cap)
@@ -70,6 +93,7 @@ static int absolute(const char *path, char *buf, size_t cap)
 
 const struct mu_paths mu_paths_real = {
     .read = read_file,
+    .list = list,
     .create = create,
     .absolute = absolute,
     .open_log = mu_file_log_new,

@@ -72,10 +72,36 @@ static void try_small(struct mu_span in, struct mu_buf *once, struct mu_buf *twi
     }
 }
 
+static void try_exclusions(struct mu_span in, struct mu_buf *once, struct mu_buf *twice)
+{
+    struct mu_rdzv_exclusion_msg exclusion;
+    struct mu_span again;
+
+    while (mu_rdzv_exclusion_next(&in, &exclusion) == 0) {
+        MU_ASSERT(mu_rdzv_exclusion_encode(once, &exclusion) == 0);
+    }
+    again = mu_buf_span(once);
+    while (mu_rdzv_exclusion_next(&again, &exclusion) == 0) {
+        MU_ASSERT(mu_rdzv_exclusion_encode(twice, &exclusion) == 0);
+    }
+    MU_ASSERT(again.len == 0);
+}
+
+static void try_exclude(struct mu_span in, struct mu_buf *once, struct mu_buf *twice)
+{
+    struct mu_rdzv_exclude_msg exclude;
+
+    if (mu_rdzv_exclude_decode(in, &exclude) == 0) {
+        MU_ASSERT(mu_rdzv_exclude_encode(once, &exclude) == 0);
+        MU_ASSERT(mu_rdzv_exclude_decode(mu_buf_span(once), &exclude) == 0);
+        MU_ASSERT(mu_rdzv_exclude_encode(twice, &exclude) == 0);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static void (*const tries[])(struct mu_span, struct mu_buf *, struct mu_buf *) = {
-        try_join, try_notice, try_members, try_runs, try_small,
+        try_join, try_notice, try_members, try_runs, try_small, try_exclusions, try_exclude,
     };
     struct mu_buf once;
     struct mu_buf twice;
@@ -83,8 +109,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0) {
         return 0;
     }
-    mu_buf_init(&once, size);
-    mu_buf_init(&twice, size);
+    mu_buf_init(&once, 2 * size + 512); /* A join reserves room for all that it can have. */
+    mu_buf_init(&twice, 2 * size + 512);
     tries[data[0] % (sizeof(tries) / sizeof(tries[0]))](mu_span(data + 1, size - 1), &once, &twice);
     MU_ASSERT(mu_span_eq(mu_buf_span(&once), mu_buf_span(&twice)));
     mu_buf_fini(&once);

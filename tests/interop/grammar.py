@@ -255,6 +255,7 @@ def examples(w):
         "kv len": kv + ["q"], "kv barrier": kv + ["bar", "1"], "kv del": kv + ["d"],
         "kv watch": kv + ["a", "--current", "--once", "--timeout", "5s"],
         "kv lease": kv + ["keep", w.lease],
+        "rdzv exclude": run + ["node7", "--reason", "loud"], "rdzv include": run + ["node7"],
         "rdzv status": ["--rdzv-endpoint", w.endpoint], "rdzv close": run,
         "rdzv extra": None,  # needs etcd: tests/interop/rdzv_etcd_old.py
         "peer id": ["--new", w.file("peer.key")], "peer ping": [w.peer, "--count", "1"],
@@ -295,7 +296,8 @@ def test_json_of_every_operation():
                 except ValueError as error:
                     objects = error
                 silent = name in ("kv set", "kv wait", "kv append", "kv mset", "kv push",
-                                  "kv barrier", "rdzv close")
+                                  "kv barrier", "rdzv close", "rdzv exclude",
+                                  "rdzv include")
                 checks.ok(code == 0 and isinstance(objects, list) and (silent or len(objects) > 0),
                           name + " --json", (code, out[:300], err, objects))
 

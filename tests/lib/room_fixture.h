@@ -129,6 +129,9 @@ static inline void room_write_notice(char *line, size_t cap, const struct mu_roo
         (void)snprintf(line, cap, "%s failed %llu: %s %s\n", m->name, round, reasons[n->reason],
                        n->who);
         break;
+    case MU_ROOM_EXCLUDED:
+        (void)snprintf(line, cap, "%s excluded\n", m->name);
+        break;
     }
 }
 

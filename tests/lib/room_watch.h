@@ -158,6 +158,9 @@ static inline void room_watch_notice(struct room_view *views, size_t count,
         assert_int_not_equal(n->was, MU_ROOM_OUT);
         *view = (struct room_view){0};
         break;
+    case MU_ROOM_EXCLUDED:
+        *view = (struct room_view){0};
+        break;
     }
 }
 

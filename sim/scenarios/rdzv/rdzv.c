@@ -22,6 +22,10 @@ static void configure_native(struct rdzv_node *n, char *text, size_t cap)
         snprintf(text + len, cap - len, ",name=%s,topology=rack%" PRIu32 ",max_losses=10000/3600",
                  n->name, n->number % w->racks);
     len += (size_t)more;
+    if (w->excludes) {
+        more = snprintf(text + len, cap - len, ",exclude_after=3/5,exclude_for=4");
+        len += (size_t)more;
+    }
     if (w->restarts_max != UINT32_MAX) {
         more = snprintf(text + len, cap - len, ",max_restarts=%" PRIu32, w->restarts_max);
         len += (size_t)more;
@@ -76,7 +80,9 @@ static void forget_ranks(const struct mu_room *room)
 
 static bool is_in(const struct mu_room *room, const struct rdzv_seat *seat)
 {
-    return mu_room_find(room, mu_span_str(seat->name)) == seat->member;
+    const struct mu_room_member *m = mu_room_find(room, mu_span_str(seat->name));
+
+    return m != NULL && m == seat->member && m->arrival == seat->arrival;
 }
 
 static void note_seat(struct rdzv_seats *seats, const struct mu_room_member *m)
@@ -87,7 +93,7 @@ static void note_seat(struct rdzv_seats *seats, const struct mu_room_member *m)
         return; /* Of so many spares the last are not watched. */
     }
     seats->count++;
-    *seat = (struct rdzv_seat){.member = m, .rank = m->rank};
+    *seat = (struct rdzv_seat){.member = m, .arrival = m->arrival, .rank = m->rank};
     (void)snprintf(seat->name, sizeof(seat->name), "%s", m->name);
     (void)snprintf(seat->topology, sizeof(seat->topology), "%s", m->topology);
 }
@@ -205,6 +211,9 @@ static void native_check(struct rdzv_world *w)
     MU_LIST_FOREACH (node, &room->in[MU_ROOM_RUNNING].members) {
         const struct mu_room_member *m = MU_CONTAINER_OF(node, struct mu_room_member, link);
 
+        if (mu_exclusions_find(&room->exclusions, room->seen, m->machine, m->name) != NULL) {
+            mu_sim_fail(w->sim, "%s is excluded and has rank %" PRIu32, m->name, m->rank);
+        }
         if (m->rank != rank++) {
             mu_sim_fail(w->sim, "the server has %s at rank %" PRIu32 " in the place of %" PRIu32,
                         m->name, m->rank, rank - 1);

@@ -373,6 +373,8 @@ static bool is_fair(struct rdzv_life *l, int status)
         return true;
     case MUSTER_ERDZV_LOST:
         return true;
+    case MUSTER_ERDZV_EXCLUDED:
+        return w->excludes;
     case MUSTER_ENOMEM:
         return w->memory;
     default:

@@ -312,6 +312,7 @@ static void draw_terms(struct rdzv_world *w)
     w->restarts_max = mu_prng_below(prng, 4) == 0 ? (uint32_t)mu_prng_below(prng, 10) : UINT32_MAX;
     w->target = mu_prng_below(prng, 4) == 0 ? w->node_count : 0;
     w->racks = w->node_count < 6 ? 1 : 3;
+    w->excludes = w->node_count % 2 == 0;
     w->closes = mu_prng_below(prng, 3) == 0;
     w->hosting = w->setup->hosted != NULL && mu_prng_below(prng, 5) == 0;
     w->disk = mu_prng_below(prng, 2) == 0;

@@ -124,7 +124,8 @@ struct rdzv_node {
 
 /* A member of the server's room, as it was seen last. */
 struct rdzv_seat {
-    const struct mu_room_member *member; /* may be gone, or another one by now */
+    const struct mu_room_member *member; /* valid while it is in: it may be gone */
+    uint64_t arrival;
     char name[MU_ROOM_NAME_MAX + 1];
     char topology[MU_ROOM_TOPOLOGY_MAX + 1];
     uint32_t rank;
@@ -146,6 +147,7 @@ struct rdzv_world {
     uint64_t upscale_delay_ms; /* UINT64_MAX: late nodes never end a round */
     uint32_t restarts_max;
     uint32_t target; /* target that nodes announce; 0: no target */
+    bool excludes;   /* nodes that fail too often are not let in for a while */
     uint32_t racks;  /* nodes are in so many, by their topology keys */
     uint32_t beat_s; /* c10d */
     uint64_t work_max_ns;

@@ -16,7 +16,8 @@
 
 #define JOIN_FLAGS                                                                                 \
     ((uint32_t)(MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW | MU_RDZV_JOIN_SPARES |                    \
-                MU_RDZV_JOIN_SPENT | MU_RDZV_JOIN_LOSSES | MU_RDZV_JOIN_PAGE))
+                MU_RDZV_JOIN_SPENT | MU_RDZV_JOIN_LOSSES | MU_RDZV_JOIN_PAGE |                     \
+                MU_RDZV_JOIN_MACHINE | MU_RDZV_JOIN_EXCLUDE))
 
 static bool names_fit(const struct mu_span *names, size_t count, size_t *size)
 {
@@ -53,17 +54,65 @@ static struct mu_reader read_version(struct mu_span in)
 
 /* --- join ------------------------------------------------------------------------------------- */
 
+/* What follows the fields that every join has. */
+static void put_optional(struct mu_buf *out, const struct mu_rdzv_join *join)
+{
+    if ((join->flags & MU_RDZV_JOIN_SPARES) != 0) {
+        mu_buf_put_u32(out, join->spares);
+    }
+    if ((join->flags & MU_RDZV_JOIN_SPENT) != 0) {
+        mu_buf_put_u32(out, join->spent);
+    }
+    if ((join->flags & MU_RDZV_JOIN_LOSSES) != 0) {
+        mu_buf_put_u32(out, join->losses_max);
+        mu_buf_put_u64(out, join->losses_ms);
+    }
+    if ((join->flags & MU_RDZV_JOIN_PAGE) != 0) {
+        put_name(out, join->page);
+    }
+    if ((join->flags & MU_RDZV_JOIN_MACHINE) != 0) {
+        put_name(out, join->machine);
+    }
+    if ((join->flags & MU_RDZV_JOIN_EXCLUDE) != 0) {
+        mu_buf_put_u32(out, join->exclude_after);
+        mu_buf_put_u64(out, join->exclude_within_ms);
+        mu_buf_put_u64(out, join->exclude_for_ms);
+    }
+}
+
+static void read_optional(struct mu_reader *r, struct mu_rdzv_join *join)
+{
+    if ((join->flags & MU_RDZV_JOIN_SPARES) != 0) {
+        join->spares = mu_read_u32(r);
+    }
+    if ((join->flags & MU_RDZV_JOIN_SPENT) != 0) {
+        join->spent = mu_read_u32(r);
+    }
+    if ((join->flags & MU_RDZV_JOIN_LOSSES) != 0) {
+        join->losses_max = mu_read_u32(r);
+        join->losses_ms = mu_read_u64(r);
+    }
+    if ((join->flags & MU_RDZV_JOIN_PAGE) != 0) {
+        join->page = read_name(r);
+    }
+    if ((join->flags & MU_RDZV_JOIN_MACHINE) != 0) {
+        join->machine = read_name(r);
+    }
+    if ((join->flags & MU_RDZV_JOIN_EXCLUDE) != 0) {
+        join->exclude_after = mu_read_u32(r);
+        join->exclude_within_ms = mu_read_u64(r);
+        join->exclude_for_ms = mu_read_u64(r);
+    }
+}
+
 int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
 {
-    const struct mu_span names[] = {join->run_id, join->node, join->addr, join->topology};
-    bool bounded = (join->flags & MU_RDZV_JOIN_SPARES) != 0;
-    bool counted = (join->flags & MU_RDZV_JOIN_SPENT) != 0;
-    bool losses = (join->flags & MU_RDZV_JOIN_LOSSES) != 0;
-    bool paged = (join->flags & MU_RDZV_JOIN_PAGE) != 0;
-    size_t size = 1 + 5 * 4 + 4 * 8 + (bounded ? 4u : 0) + (counted ? 4u : 0) + (losses ? 12u : 0);
+    const struct mu_span names[] = {join->run_id,   join->node, join->addr,
+                                    join->topology, join->page, join->machine};
+    size_t size = 1 + 5 * 4 + 4 * 8 + 3 * 4 + 8 + 4 + 2 * 8; /* with all that is optional */
     int err;
 
-    if (!names_fit(names, 4, &size) || (paged && !names_fit(&join->page, 1, &size))) {
+    if (!names_fit(names, 6, &size)) {
         return MUSTER_ELIMIT;
     }
     err = mu_buf_reserve(out, size);
@@ -83,19 +132,7 @@ int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
     mu_buf_put_u64(out, join->upscale_delay_ms);
     mu_buf_put_u64(out, join->join_timeout_ms);
     mu_buf_put_u64(out, join->incarnation);
-    if (bounded) {
-        mu_buf_put_u32(out, join->spares);
-    }
-    if (counted) {
-        mu_buf_put_u32(out, join->spent);
-    }
-    if (losses) {
-        mu_buf_put_u32(out, join->losses_max);
-        mu_buf_put_u64(out, join->losses_ms);
-    }
-    if (paged) {
-        put_name(out, join->page);
-    }
+    put_optional(out, join);
     return 0;
 }
 
@@ -117,20 +154,8 @@ int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join)
     join.upscale_delay_ms = mu_read_u64(&r);
     join.join_timeout_ms = mu_read_u64(&r);
     join.incarnation = mu_read_u64(&r);
-    if ((join.flags & MU_RDZV_JOIN_SPARES) != 0) {
-        join.spares = mu_read_u32(&r);
-    }
-    if ((join.flags & MU_RDZV_JOIN_SPENT) != 0) {
-        join.spent = mu_read_u32(&r);
-    }
-    if ((join.flags & MU_RDZV_JOIN_LOSSES) != 0) {
-        join.losses_max = mu_read_u32(&r);
-        join.losses_ms = mu_read_u64(&r);
-    }
-    if ((join.flags & MU_RDZV_JOIN_PAGE) != 0) {
-        join.page = read_name(&r);
-    }
-    if (r.failed || (join.flags & ~JOIN_FLAGS) != 0) {
+    read_optional(&r, &join);
+    if (r.failed || (join.flags & ~JOIN_FLAGS) != 0 || join.exclude_after > MU_RDZV_FAILURES_MAX) {
         return MUSTER_EPROTO;
     }
     *ret_join = join;
@@ -331,14 +356,15 @@ int mu_rdzv_run_id_decode(struct mu_span in, struct mu_span *ret_run_id)
 
 int mu_rdzv_run_encode(struct mu_buf *out, const struct mu_rdzv_run_msg *run)
 {
-    size_t size = 1 + 2 * 8 + 3 * 4 + 4 * 4 + 2 + 4 + 4;
+    size_t size = 1 + 2 * 8 + 3 * 4 + 4 * 4 + 2 + 4 + 4 + 4;
     int err;
 
     if (!names_fit(&run->run_id, 1, &size) || run->text.len > UINT16_MAX ||
-        run->members.len > UINT32_MAX - UINT16_MAX - 2 * MU_RDZV_NAME_LEN_MAX) {
+        run->exclusions.len > UINT32_MAX / 2 ||
+        run->members.len > UINT32_MAX / 2 - UINT16_MAX - 2 * MU_RDZV_NAME_LEN_MAX) {
         return MUSTER_ELIMIT;
     }
-    size += run->text.len + run->members.len;
+    size += run->text.len + run->members.len + run->exclusions.len;
     err = mu_buf_reserve(out, 4 + size);
     if (err != 0) {
         return err;
@@ -359,7 +385,20 @@ int mu_rdzv_run_encode(struct mu_buf *out, const struct mu_rdzv_run_msg *run)
     mu_buf_put_u32(out, run->member_count);
     mu_buf_put_u32(out, (uint32_t)run->members.len);
     mu_buf_put(out, run->members);
+    mu_buf_put_u32(out, (uint32_t)run->exclusions.len);
+    mu_buf_put(out, run->exclusions);
     return 0;
+}
+
+static bool exclusions_fit(struct mu_span exclusions)
+{
+    struct mu_rdzv_exclusion_msg exclusion;
+    int err;
+
+    do {
+        err = mu_rdzv_exclusion_next(&exclusions, &exclusion);
+    } while (err == 0);
+    return err == MUSTER_ENOENT;
 }
 
 int mu_rdzv_run_next(struct mu_span *runs, struct mu_rdzv_run_msg *ret_run)
@@ -385,11 +424,109 @@ int mu_rdzv_run_next(struct mu_span *runs, struct mu_rdzv_run_msg *ret_run)
     run.text = mu_read_bytes(&r, mu_read_u16(&r));
     run.member_count = mu_read_u32(&r);
     run.members = mu_read_span32(&r);
+    if (r.rest.len != 0) { /* An older server says nothing of them. */
+        run.exclusions = mu_read_span32(&r);
+    }
     if (all.failed || r.failed || run.state == 0 || run.state > STATE_MAX ||
-        !members_fit(run.members, run.member_count, false)) {
+        !members_fit(run.members, run.member_count, false) || !exclusions_fit(run.exclusions)) {
         return MUSTER_EPROTO;
     }
     *runs = all.rest;
     *ret_run = run;
+    return 0;
+}
+
+/* --- exclusions ------------------------------------------------------------------------------- */
+
+int mu_rdzv_exclusion_encode(struct mu_buf *out, const struct mu_rdzv_exclusion_msg *exclusion)
+{
+    const struct mu_span names[] = {exclusion->key, exclusion->node, exclusion->reason};
+    size_t size = 1 + 8 + 1 + (size_t)exclusion->failure_count * 8;
+    int err;
+
+    if (exclusion->failure_count > MU_RDZV_FAILURES_MAX || !names_fit(names, 3, &size)) {
+        return MUSTER_ELIMIT;
+    }
+    err = mu_buf_reserve(out, 2 + size);
+    if (err != 0) {
+        return err;
+    }
+    mu_buf_put_u16(out, (uint16_t)size);
+    for (size_t i = 0; i < 3; i++) {
+        put_name(out, names[i]);
+    }
+    mu_buf_put_u8(out, exclusion->by_hand);
+    mu_buf_put_u64(out, exclusion->left_ms);
+    mu_buf_put_u8(out, (uint8_t)exclusion->failure_count);
+    for (uint32_t i = 0; i < exclusion->failure_count; i++) {
+        mu_buf_put_u64(out, exclusion->ago_ms[i]);
+    }
+    return 0;
+}
+
+int mu_rdzv_exclusion_next(struct mu_span *exclusions, struct mu_rdzv_exclusion_msg *ret_exclusion)
+{
+    struct mu_reader all = mu_reader(*exclusions);
+    struct mu_rdzv_exclusion_msg exclusion = {0};
+    struct mu_reader r;
+    uint8_t by_hand;
+
+    if (exclusions->len == 0) {
+        return MUSTER_ENOENT;
+    }
+    r = mu_reader(mu_read_bytes(&all, mu_read_u16(&all)));
+    exclusion.key = read_name(&r);
+    exclusion.node = read_name(&r);
+    exclusion.reason = read_name(&r);
+    by_hand = mu_read_u8(&r);
+    exclusion.by_hand = by_hand == 1;
+    exclusion.left_ms = mu_read_u64(&r);
+    exclusion.failure_count = mu_read_u8(&r);
+    for (uint32_t i = 0; i < exclusion.failure_count && i < MU_RDZV_FAILURES_MAX; i++) {
+        exclusion.ago_ms[i] = mu_read_u64(&r);
+    }
+    if (all.failed || r.failed || by_hand > 1 || exclusion.key.len == 0 ||
+        exclusion.failure_count > MU_RDZV_FAILURES_MAX) {
+        return MUSTER_EPROTO;
+    }
+    *exclusions = all.rest;
+    *ret_exclusion = exclusion;
+    return 0;
+}
+
+int mu_rdzv_exclude_encode(struct mu_buf *out, const struct mu_rdzv_exclude_msg *exclude)
+{
+    const struct mu_span names[] = {exclude->run_id, exclude->who, exclude->reason};
+    size_t size = 1 + 8;
+    int err;
+
+    if (!names_fit(names, 3, &size)) {
+        return MUSTER_ELIMIT;
+    }
+    err = mu_buf_reserve(out, size);
+    if (err != 0) {
+        return err;
+    }
+    mu_buf_put_u8(out, VERSION);
+    for (size_t i = 0; i < 3; i++) {
+        put_name(out, names[i]);
+    }
+    mu_buf_put_u64(out, exclude->for_ms);
+    return 0;
+}
+
+int mu_rdzv_exclude_decode(struct mu_span in, struct mu_rdzv_exclude_msg *ret_exclude)
+{
+    struct mu_reader r = read_version(in);
+    struct mu_rdzv_exclude_msg exclude = {0};
+
+    exclude.run_id = read_name(&r);
+    exclude.who = read_name(&r);
+    exclude.reason = read_name(&r);
+    exclude.for_ms = mu_read_u64(&r);
+    if (r.failed) {
+        return MUSTER_EPROTO;
+    }
+    *ret_exclude = exclude;
     return 0;
 }

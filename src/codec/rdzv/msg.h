@@ -7,10 +7,11 @@
  *                  callee   ITEM notice*  (assigned, ended, waiters)      REPLY: is out, and why
  *              The reply's status is 0 (it left), MUSTER_ERDZV_CLOSED, _GRACEFUL (closed while
  *              spare), _RESTARTS (the budget is spent), _LOSSES (too many nodes were lost),
- *              _TIMEOUT (no round in time), _LOST (another came under its name), MUSTER_EINVAL,
- *              MUSTER_ELIMIT; the text says why.
+ *              _TIMEOUT (no round in time), _LOST (another came under its name), _EXCLUDED,
+ *              MUSTER_EINVAL, MUSTER_ELIMIT; the text says why.
  *     status   one run, with its members, or the list of all
  *     close    the run is over for all nodes
+ *     exclude  a node is not let in for a time, or is again
  *
  * Spans that decoders return point into the input. Decoders refuse what they do not understand
  * (MUSTER_EPROTO), except that they ignore bytes after the known fields of a version.
@@ -29,8 +30,10 @@
 #define MU_RDZV_METHOD_STATUS  "muster::Rendezvous.status"
 #define MU_RDZV_METHOD_EXPLAIN "muster::Rendezvous.explain"
 #define MU_RDZV_METHOD_CLOSE   "muster::Rendezvous.close"
+#define MU_RDZV_METHOD_EXCLUDE "muster::Rendezvous.exclude"
 
-#define MU_RDZV_NAME_LEN_MAX 255 /* run id, node, topology, address, page: each */
+#define MU_RDZV_NAME_LEN_MAX 255 /* run id, node, topology, address, page, reason: each */
+#define MU_RDZV_FAILURES_MAX 16  /* of one node, that are counted */
 
 enum {
     MU_RDZV_JOIN_MEMBERS = 1 << 0, /* it wants the list of members with every assignment */
@@ -39,6 +42,9 @@ enum {
     MU_RDZV_JOIN_SPENT = 1 << 3,   /* `spent` is set */
     MU_RDZV_JOIN_LOSSES = 1 << 4,  /* `losses_max` and `losses_ms` are set */
     MU_RDZV_JOIN_PAGE = 1 << 5,    /* `page` is set */
+    MU_RDZV_JOIN_MACHINE = 1 << 6, /* `machine` is set */
+    /* 7 to 10 are not used yet. */
+    MU_RDZV_JOIN_EXCLUDE = 1 << 11, /* `exclude_after`, `exclude_within_ms`, `exclude_for_ms` are */
 };
 
 /*
@@ -66,6 +72,10 @@ struct mu_rdzv_join {
     uint32_t losses_max;       /* how many nodes may be lost; the first node sets these, too */
     uint64_t losses_ms;        /* in this time */
     struct mu_span page;       /* HOST:PORT of its agent's status page, for those who look */
+    struct mu_span machine;    /* what stays the same when the node comes back under another name */
+    uint32_t exclude_after;    /* failures of a node, at most MU_RDZV_FAILURES_MAX; 0: never */
+    uint64_t exclude_within_ms;
+    uint64_t exclude_for_ms; /* the first node sets these three, too */
 };
 
 /* What a member reports when it drops out of a round. It stays a member. */
@@ -127,7 +137,27 @@ struct mu_rdzv_run_msg {
     uint32_t counts[4];  /* by place, less one */
     struct mu_span text; /* one sentence: what it waits for, or how the last round ended */
     uint32_t member_count;
-    struct mu_span members; /* only if one run was asked for */
+    struct mu_span members;    /* only if one run was asked for */
+    struct mu_span exclusions; /* likewise; read with mu_rdzv_exclusion_next() */
+};
+
+/* A node that is not let in, or that has failed. */
+struct mu_rdzv_exclusion_msg {
+    struct mu_span key;    /* its machine, or its name; not empty */
+    struct mu_span node;   /* its name, as it was seen last */
+    struct mu_span reason; /* in words */
+    bool by_hand;
+    uint64_t left_ms; /* of the time for which it is not let in; 0: it is let in */
+    uint32_t failure_count;
+    uint64_t ago_ms[MU_RDZV_FAILURES_MAX]; /* the oldest first */
+};
+
+/* What somebody wants done about a node. */
+struct mu_rdzv_exclude_msg {
+    struct mu_span run_id;
+    struct mu_span who; /* its name, its host, or its machine */
+    struct mu_span reason;
+    uint64_t for_ms; /* 0: it is let in again */
 };
 
 int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join);
@@ -151,5 +181,11 @@ int mu_rdzv_run_id_decode(struct mu_span in, struct mu_span *ret_run_id);
 int mu_rdzv_run_encode(struct mu_buf *out, const struct mu_rdzv_run_msg *run);
 /** As mu_rdzv_member_next(). */
 int mu_rdzv_run_next(struct mu_span *runs, struct mu_rdzv_run_msg *ret_run);
+
+int mu_rdzv_exclusion_encode(struct mu_buf *out, const struct mu_rdzv_exclusion_msg *exclusion);
+/** As mu_rdzv_member_next(). */
+int mu_rdzv_exclusion_next(struct mu_span *exclusions, struct mu_rdzv_exclusion_msg *ret_exclusion);
+int mu_rdzv_exclude_encode(struct mu_buf *out, const struct mu_rdzv_exclude_msg *exclude);
+int mu_rdzv_exclude_decode(struct mu_span in, struct mu_rdzv_exclude_msg *ret_exclude);
 
 #endif

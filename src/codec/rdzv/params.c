@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "codec/rdzv/msg.h"
 #include "core/addr.h"
 
 #define PORT_DIGITS_MAX 5
@@ -304,21 +305,48 @@ int mu_rdzv_config_seconds(const char *config, const char *key, uint64_t fallbac
     return 0;
 }
 
-int mu_rdzv_losses_parse(struct mu_span text, uint32_t *ret_max, uint64_t *ret_ms,
-                         struct mu_errmsg *reterr_msg)
+/* "N/TIME". */
+static bool parse_rate(struct mu_span text, uint32_t *ret_max, uint64_t *ret_ms)
 {
     const uint8_t *slash = text.len == 0 ? NULL : memchr(text.data, '/', text.len);
     size_t len = slash == NULL ? 0 : (size_t)(slash - text.data);
-    struct quoted q;
     uint64_t max;
 
     if (slash == NULL || !parse_digits(mu_span(text.data, len), &max) || max >= UINT32_MAX ||
         !parse_seconds(mu_span_skip(text, len + 1), ret_ms)) {
-        return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "%s is not a number of losses and a time: write N/TIME, such as 100/1h",
-                      quote(&q, text));
+        return false;
     }
     *ret_max = (uint32_t)max;
+    return true;
+}
+
+int mu_rdzv_losses_parse(struct mu_span text, uint32_t *ret_max, uint64_t *ret_ms,
+                         struct mu_errmsg *reterr_msg)
+{
+    struct quoted q;
+
+    return parse_rate(text, ret_max, ret_ms)
+               ? 0
+               : mu_err(reterr_msg, MUSTER_EINVAL,
+                        "%s is not a number of losses and a time: write N/TIME, such as 100/1h",
+                        quote(&q, text));
+}
+
+int mu_rdzv_failures_parse(struct mu_span text, uint32_t *ret_max, uint64_t *ret_ms,
+                           struct mu_errmsg *reterr_msg)
+{
+    struct quoted q;
+    uint32_t max;
+    uint64_t ms;
+
+    if (!parse_rate(text, &max, &ms) || max == 0 || max > MU_RDZV_FAILURES_MAX) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "%s is not a number of failures (1 to %d) and a time: write N/TIME, such as "
+                      "3/10m",
+                      quote(&q, text), MU_RDZV_FAILURES_MAX);
+    }
+    *ret_max = max;
+    *ret_ms = ms;
     return 0;
 }
 

@@ -56,6 +56,10 @@ int mu_rdzv_config_seconds(const char *config, const char *key, uint64_t fallbac
 int mu_rdzv_losses_parse(struct mu_span text, uint32_t *ret_max, uint64_t *ret_ms,
                          struct mu_errmsg *reterr_msg);
 
+/** Likewise "3/10m": 1 to MU_RDZV_FAILURES_MAX failures of a node, and a time. */
+int mu_rdzv_failures_parse(struct mu_span text, uint32_t *ret_max, uint64_t *ret_ms,
+                           struct mu_errmsg *reterr_msg);
+
 /**
  * Reads an endpoint as PyTorch does: blank is localhost and the default port; it is split at the
  * last colon; brackets around a host are removed. One thing differs: "::1", which PyTorch takes for

@@ -22,6 +22,7 @@ int mu_room_init(struct mu_room *room, const struct mu_room_config *config, uint
     mu_list_init(&room->news);
     mu_map_init(&room->names, config->seed);
     mu_heap_init(&room->targets);
+    mu_exclusions_init(&room->exclusions, &config->exclude);
     return 0;
 }
 
@@ -34,6 +35,7 @@ void mu_room_fini(struct mu_room *room)
     while (mu_room_next_notice(room, &member, &notice)) {
     }
     mu_map_fini(&room->names);
+    mu_exclusions_fini(&room->exclusions);
 }
 
 bool mu_room_done(const struct mu_room *room)
@@ -100,9 +102,21 @@ static struct mu_span check_text(const char *text, size_t cap)
     return len == cap ? (struct mu_span){0} : mu_span(text, len);
 }
 
+/* Copies such a text, if it fits. */
+static bool take_text(char to[MU_ROOM_NAME_MAX + 1], struct mu_span text)
+{
+    if (text.len > MU_ROOM_NAME_MAX || memchr(text.data, '\0', text.len) != NULL) {
+        return false;
+    }
+    memcpy(to, text.data, text.len);
+    to[text.len] = '\0';
+    return check_text(to, MU_ROOM_NAME_MAX + 1).data != NULL;
+}
+
 /* Checks everything that a join can be refused for, the most helpful reason first. */
-static int check_join(const struct mu_room *room, const struct mu_room_member *member,
-                      uint32_t nodes_min, uint32_t nodes_max, struct mu_errmsg *reterr_msg)
+static int check_join(const struct mu_room *room, mu_mono_t now,
+                      const struct mu_room_member *member, uint32_t nodes_min, uint32_t nodes_max,
+                      struct mu_errmsg *reterr_msg)
 {
     struct mu_span name = check_text(member->name, sizeof(member->name));
     struct mu_span topology = check_text(member->topology, sizeof(member->topology));
@@ -134,6 +148,15 @@ static int check_join(const struct mu_room *room, const struct mu_room_member *m
                       "a topology key must have at most %d bytes without control characters",
                       MU_ROOM_TOPOLOGY_MAX);
     }
+    if (check_text(member->machine, sizeof(member->machine)).data == NULL) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "a machine's id must have at most %d bytes without control characters",
+                      MU_ROOM_NAME_MAX);
+    }
+    if (mu_exclusions_find(&room->exclusions, now, member->machine, member->name) != NULL) {
+        mu_room_explain_exclusion(room, now, member, reterr_msg);
+        return MUSTER_ERDZV_EXCLUDED;
+    }
     if (mu_room_find(room, name) != NULL) {
         return mu_err(reterr_msg, MUSTER_EEXIST, "a node named %s has already joined",
                       mu_span_quote(quoted, sizeof(quoted), name));
@@ -151,7 +174,7 @@ int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
     int r;
 
     MU_ASSERT(member->state == MU_ROOM_OUT && member->notices == 0);
-    r = check_join(room, member, nodes_min, nodes_max, reterr_msg);
+    r = check_join(room, now, member, nodes_min, nodes_max, reterr_msg);
     if (r < 0) {
         return r;
     }
@@ -160,6 +183,7 @@ int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
         return mu_err(reterr_msg, r, "no memory for another member");
     }
 
+    member->arrival = ++room->arrivals;
     member->has_rank = false;
     member->finished = false;
     member->told = false;
@@ -188,11 +212,30 @@ int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
     return 0;
 }
 
-/* Removes a member that left or was lost. */
+/* Returns a member that is excluded now, or NULL. */
+static struct mu_room_member *find_excluded(const struct mu_room *room, mu_mono_t now)
+{
+    for (size_t i = 0; i < MU_ROOM_STATES_IN; i++) {
+        MU_LIST_FOREACH (it, &room->in[mu_room_states_in[i]].members) {
+            struct mu_room_member *member = mu_room_member_of(it);
+
+            if (mu_exclusions_find(&room->exclusions, now, member->machine, member->name) != NULL) {
+                return member;
+            }
+        }
+    }
+    return NULL;
+}
+
+static void expel_excluded(struct mu_room *room, mu_mono_t now);
+
+/* Removes a member that left, was lost, or is expelled: it is told, before the others get another
+ * rank. */
 static void part(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
-                 enum mu_room_end_reason reason)
+                 enum mu_room_end_reason reason, bool expelled)
 {
     enum mu_room_member_state state = member->state;
+    bool excluded = false;
     bool forgiven;
 
     if (member->notices != 0) {
@@ -202,12 +245,19 @@ static void part(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
         return;
     }
     mu_room_take_out(room, member);
+    if (expelled) {
+        mu_room_tell(room, member, MU_ROOM_EXCLUDED);
+    }
     mu_trace(&room->config.trace, "room.part", reason, room->names.count);
     if (member->has_rank) {
         mu_room_vacate(room, member, reason == MU_ROOM_END_LOST);
     }
-    forgiven = member->has_rank && !(reason == MU_ROOM_END_LEFT && member->finished) &&
+    /* Failures in doubt are the echo of a loss, and not of an expulsion. */
+    forgiven = !expelled && member->has_rank && !(reason == MU_ROOM_END_LEFT && member->finished) &&
                mu_room_forgive(room, now);
+    if (member->has_rank && reason == MU_ROOM_END_LOST) {
+        excluded = mu_exclusions_fail(&room->exclusions, now, member->machine, member->name);
+    }
     if (state == MU_ROOM_RUNNING) {
         mu_room_end_round(room, now, reason, member);
     }
@@ -217,17 +267,30 @@ static void part(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
     if (state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) {
         (void)mu_room_promote(room, member, state); /* There is room for one more now. */
     }
+    if (excluded) {
+        expel_excluded(room, now); /* Its machine may be in again, under another name. */
+    }
     mu_room_settle(room, now);
 }
 
 void mu_room_leave(struct mu_room *room, mu_mono_t now, struct mu_room_member *member)
 {
-    part(room, now, member, MU_ROOM_END_LEFT);
+    part(room, now, member, MU_ROOM_END_LEFT, false);
 }
 
 void mu_room_lost(struct mu_room *room, mu_mono_t now, struct mu_room_member *member)
 {
-    part(room, now, member, MU_ROOM_END_LOST);
+    part(room, now, member, MU_ROOM_END_LOST, false);
+}
+
+/* For the others, who is expelled has left. */
+static void expel_excluded(struct mu_room *room, mu_mono_t now)
+{
+    struct mu_room_member *member;
+
+    while ((member = find_excluded(room, now)) != NULL) {
+        part(room, now, member, MU_ROOM_END_LEFT, true);
+    }
 }
 
 /* The member stays, but is no longer in that round. */
@@ -240,6 +303,10 @@ static void give_up_round(struct mu_room *room, mu_mono_t now, struct mu_room_me
         return;
     }
     mu_room_end_round(room, now, reason, member);
+    if (reason == MU_ROOM_END_FAILED && room->state == MU_ROOM_IS_GATHERING &&
+        mu_exclusions_fail(&room->exclusions, now, member->machine, member->name)) {
+        expel_excluded(room, now);
+    }
     mu_room_settle(room, now);
 }
 
@@ -266,6 +333,73 @@ void mu_room_finish(struct mu_room_member *member)
 {
     member->finished = true;
 }
+
+/* --- exclusion ------------------------------------------------------------------------------- */
+
+/* Returns a member that `who` means, or NULL. */
+static const struct mu_room_member *find_meant(const struct mu_room *room, const char *who)
+{
+    for (size_t i = 0; i < MU_ROOM_STATES_IN; i++) {
+        MU_LIST_FOREACH (it, &room->in[mu_room_states_in[i]].members) {
+            const struct mu_room_member *member = mu_room_member_of(it);
+
+            if (mu_exclusion_names(who, member->machine, member->name)) {
+                return member;
+            }
+        }
+    }
+    return NULL;
+}
+
+int mu_room_exclude(struct mu_room *room, mu_mono_t now, struct mu_span who, struct mu_span reason,
+                    uint64_t for_ms, struct mu_errmsg *reterr_msg)
+{
+    char name[MU_ROOM_NAME_MAX + 1] = "";
+    const struct mu_room_member *meant;
+    char words[MU_ROOM_NAME_MAX + 1] = "";
+
+    if (!take_text(name, who) || who.len == 0 || !take_text(words, reason) || for_ms == 0) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "an exclusion needs a node and a time, and its texts have at most %d bytes "
+                      "without control characters",
+                      MU_ROOM_NAME_MAX);
+    }
+    meant = find_meant(room, name);
+    if (mu_exclusions_add(&room->exclusions, now, meant == NULL ? "" : meant->machine,
+                          meant == NULL ? name : meant->name, reason, for_ms) != 0) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "no memory for another exclusion");
+    }
+    mu_trace(&room->config.trace, "room.exclude", for_ms, room->names.count);
+    expel_excluded(room, now);
+    mu_room_settle(room, now);
+    return 0;
+}
+
+uint32_t mu_room_include(struct mu_room *room, struct mu_span who)
+{
+    char name[MU_ROOM_NAME_MAX + 1] = "";
+
+    return take_text(name, who) ? mu_exclusions_lift(&room->exclusions, name) : 0;
+}
+
+void mu_room_explain_exclusion(const struct mu_room *room, mu_mono_t now,
+                               const struct mu_room_member *member, struct mu_errmsg *ret)
+{
+    const struct mu_exclusion *e =
+        mu_exclusions_find(&room->exclusions, now, member->machine, member->name);
+
+    if (e == NULL) {
+        (void)mu_err(ret, 0, "this node was excluded");
+        return;
+    }
+    (void)mu_err(ret, 0,
+                 "this node is excluded from the run for another %llu s: %s; `muster rdzv include "
+                 "%.120s` lets it in",
+                 (unsigned long long)((mu_mono_until_ms(e->until, now) + 999) / 1000), e->reason,
+                 e->node);
+}
+
+/* --- times ----------------------------------------------------------------------------------- */
 
 void mu_room_hold(struct mu_room *room, mu_mono_t now, mu_mono_t until)
 {

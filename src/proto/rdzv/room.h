@@ -61,6 +61,10 @@
  *    because of losses than config.losses allows;
  *  - no round begins before a time that the driver sets (mu_room_hold()): a member that is out of
  *    reach, and not certainly dead, has until then to stop its workers;
+ *  - a node that fails too often (config.exclude), or that somebody names (mu_room_exclude()), is
+ *    not let in for a time. A failure counts for the member whose workers failed first in a round,
+ *    unless it was the echo of a loss, and a loss for the member that was lost. A member that is
+ *    excluded while it is in has to go, and for the others it left;
  *  - after a timeout, mu_room_explain() names the nodes that are there, how many are missing, and
  *    those that ran in the last round and are not back.
  *
@@ -81,6 +85,7 @@
 #include "core/span.h"
 #include "core/time.h"
 #include "core/trace.h"
+#include "proto/rdzv/exclusions.h"
 #include "proto/rdzv/losses.h"
 
 #define MU_ROOM_NAME_MAX     255
@@ -105,8 +110,9 @@ struct mu_room_config {
                                   UINT64_MAX: they never end one. 1 s */
     uint32_t restarts_max;     /* UINT32_MAX: no limit */
     struct mu_losses losses;   /* how often members may be lost */
-    uint32_t members_max;      /* includes spares and waiting nodes; at least nodes_max. 65,536 */
-    uint64_t seed;             /* of the table of names, against chosen collisions */
+    struct mu_exclude_policy exclude; /* when a node that fails is not let in; off */
+    uint32_t members_max; /* includes spares and waiting nodes; at least nodes_max. 65,536 */
+    uint64_t seed;        /* of the table of names, against chosen collisions */
     struct mu_trace trace;
 };
 
@@ -130,6 +136,7 @@ enum mu_room_notice_kind {
     MU_ROOM_CLOSED,       /* the run is over; the member is out */
     MU_ROOM_FAILED,       /* the restart budget is spent, or too many members were lost; the member
                              is out. The reason is as in ENDED */
+    MU_ROOM_EXCLUDED,     /* the member is out, and not let in: mu_room_explain_exclusion() */
 };
 
 enum mu_room_end_reason {
@@ -140,7 +147,7 @@ enum mu_room_end_reason {
 };
 
 /*
- * One member. The caller embeds it, fills in the first four fields and leaves the rest zeroed
+ * One member. The caller embeds it, fills in the first five fields and leaves the rest zeroed
  * before the first join. It must stay in its place while it is in the room, and until its notices
  * were pulled or it was given up with mu_room_leave() or mu_room_lost().
  */
@@ -148,11 +155,13 @@ struct mu_room_member {
     void *owner;                     /* the caller's */
     char name[MU_ROOM_NAME_MAX + 1]; /* not empty, no control characters */
     char topology[MU_ROOM_TOPOLOGY_MAX + 1];
+    char machine[MU_ROOM_NAME_MAX + 1]; /* "": only its name is known */
     uint32_t target; /* how many nodes there will be in all, as it announces; 0: it does not know */
     enum mu_room_member_state state;
     uint32_t rank; /* in the running round, or in the last one that it ran in */
     bool has_rank;
     bool finished;                  /* its workers have ended well: leaving it is no loss */
+    uint64_t arrival;               /* its number among all joins of the room */
     bool told;                      /* private from here: it was told that it is in the running
                                        round */
     enum mu_room_member_state was;  /* its state before it was told CLOSED or FAILED */
@@ -233,6 +242,9 @@ struct mu_room {
     mu_mono_t sure;         /* failures before it are in doubt */
     uint32_t doubted;       /* private: how many restarts these have cost */
     bool undecided;         /* a failure is in doubt, and would be the end of the run */
+    mu_mono_t doubt_since;  /* private: when the first of them failed */
+    struct mu_exclusions exclusions;
+    mu_mono_t seen;         /* the time of the last call */
     mu_mono_t upscale;      /* when the running round ends to let late nodes in */
     mu_mono_t waiters_next; /* when the running members may be told of waiting nodes again */
     uint32_t waiters_told;
@@ -251,6 +263,7 @@ struct mu_room {
     /* Counters for statistics. A step is a member that was looked at or moved. */
     uint64_t rounds;
     uint64_t notices;
+    uint64_t arrivals;
     uint64_t promoted; /* spares */
     uint64_t steps;
 };
@@ -267,7 +280,8 @@ bool mu_room_done(const struct mu_room *room);
 
 /**
  * A node joins; it stays until it leaves, is lost, or is told CLOSED or FAILED. Its state is in
- * member->state. Borrows the member as described there. MUSTER_ECLOSED, MUSTER_EINVAL (min, max,
+ * member->state. Borrows the member as described there. MUSTER_ECLOSED, MUSTER_ERDZV_EXCLUDED,
+ * MUSTER_EINVAL (min, max,
  * name or topology do not fit), MUSTER_EEXIST (that name is in already: a fast rejoin whose old
  * session has not ended yet; the caller should end that one first, with mu_room_find() and
  * mu_room_lost()), MUSTER_ELIMIT, MUSTER_ENOMEM; all with a message.
@@ -300,6 +314,19 @@ void mu_room_stop(struct mu_room *room, mu_mono_t now, struct mu_room_member *me
 /** The member's workers have all ended well, and it is about to leave: that is no loss which others
  * could have noticed. */
 void mu_room_finish(struct mu_room_member *member);
+/**
+ * Does not let a node in for that long, by its name, its host or its machine; members that are it
+ * are told EXCLUDED. MUSTER_EINVAL (no name, no time, too long, control characters), with a
+ * message; MUSTER_ENOMEM.
+ */
+int mu_room_exclude(struct mu_room *room, mu_mono_t now, struct mu_span who, struct mu_span reason,
+                    uint64_t for_ms, struct mu_errmsg *reterr_msg);
+/** Lets a node in again, by the same. Returns how many exclusions, and counts of failures, were
+ * forgotten. */
+uint32_t mu_room_include(struct mu_room *room, struct mu_span who);
+/** Writes why a node is not let in, and what helps. */
+void mu_room_explain_exclusion(const struct mu_room *room, mu_mono_t now,
+                               const struct mu_room_member *member, struct mu_errmsg *ret);
 /** No round begins before `until`. A later time that was set before stays. */
 void mu_room_hold(struct mu_room *room, mu_mono_t now, mu_mono_t until);
 /** A failure is in doubt until then, if no later time was set before. */

@@ -108,6 +108,8 @@ static void fill_news(const struct mu_room *room, struct mu_room_member *member,
         notice->who = room->last_end.has_who ? room->last_end.who : NULL;
         notice->who_rank = room->last_end.who_rank;
         break;
+    case MU_ROOM_EXCLUDED:
+        break;
     }
 }
 
@@ -115,10 +117,7 @@ bool mu_room_next_notice(struct mu_room *room, struct mu_room_member **ret_membe
                          struct mu_room_notice *ret_notice)
 {
     static const enum mu_room_notice_kind order[] = {
-        MU_ROOM_ASSIGNED,
-        MU_ROOM_WAITERS,
-        MU_ROOM_CLOSED,
-        MU_ROOM_FAILED,
+        MU_ROOM_ASSIGNED, MU_ROOM_WAITERS, MU_ROOM_CLOSED, MU_ROOM_FAILED, MU_ROOM_EXCLUDED,
     };
     struct mu_room_notice notice = {.incarnation = room->incarnation};
     struct mu_room_member *member;
@@ -226,6 +225,20 @@ static void explain_missing(const struct mu_room *room, struct text *t)
     }
 }
 
+static void explain_excluded(const struct mu_room *room, struct text *t)
+{
+    bool first = true;
+
+    for (uint32_t i = 0; i < room->exclusions.count; i++) {
+        const struct mu_exclusion *e = &room->exclusions.all[i];
+
+        if (mu_exclusion_holds(e, room->seen)) {
+            add(t, "%s%s (%s)", first ? "; excluded: " : ", ", e->node, e->reason);
+            first = false;
+        }
+    }
+}
+
 static void explain_gathering(const struct mu_room *room, struct text *t)
 {
     const struct mu_room_group *here = &room->in[MU_ROOM_GATHERING];
@@ -250,6 +263,7 @@ static void explain_gathering(const struct mu_room *room, struct text *t)
         add(t, ": ");
         add_members(t, here);
     }
+    explain_excluded(room, t);
 }
 
 bool mu_room_lacks(const struct mu_room *room)

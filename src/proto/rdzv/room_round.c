@@ -75,6 +75,9 @@ static void charge(struct mu_room *room, mu_mono_t now)
     if (mu_mono_reached(room->sure, now)) {
         room->doubted = 0;
     }
+    if (room->doubted == 0) {
+        room->doubt_since = now;
+    }
     if (room->restarts != room->config.restarts_max) {
         /* Without a limit, restarts are counted too, for statistics. */
         room->restarts += room->restarts < UINT32_MAX - 1;
@@ -104,6 +107,7 @@ bool mu_room_forgive(struct mu_room *room, mu_mono_t now)
     room->restarts -= room->doubted;
     room->doubted = 0;
     room->undecided = false;
+    mu_exclusions_forgive(&room->exclusions, room->doubt_since);
     return true;
 }
 
@@ -248,6 +252,7 @@ static void settle_running(struct mu_room *room, mu_mono_t now)
 
 void mu_room_settle(struct mu_room *room, mu_mono_t now)
 {
+    room->seen = now;
     switch (room->state) {
     case MU_ROOM_IS_GATHERING:
         settle_gathering(room, now);

@@ -46,6 +46,43 @@ static const char *name_of(const char *const *names, size_t count, uint32_t inde
     return index < count ? names[index] : "unknown";
 }
 
+/* Copies the exclusions of a run into one block, which may be NULL. MUSTER_ENOMEM. */
+static int copy_exclusions(struct mu_span in, struct mu_rdzv_run_view *view, void **ret_block)
+{
+    struct mu_span rest = in;
+    struct mu_rdzv_exclusion_msg msg;
+    struct mu_rdzv_exclusion_view *all;
+    size_t bytes = 0;
+    size_t count = 0;
+    char *at;
+
+    *ret_block = NULL;
+    while (mu_rdzv_exclusion_next(&rest, &msg) == 0) {
+        bytes += msg.node.len + msg.key.len + msg.reason.len + 3;
+        count++;
+    }
+    if (count == 0) {
+        return 0;
+    }
+    all = mu_malloc(count * sizeof(*all) + bytes);
+    if (all == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    at = (char *)(all + count);
+    rest = in;
+    for (size_t i = 0; i < count && mu_rdzv_exclusion_next(&rest, &msg) == 0; i++) {
+        all[i].node = mu_span_put_text(&at, msg.node);
+        all[i].machine = mu_span_put_text(&at, msg.key);
+        all[i].reason = mu_span_put_text(&at, msg.reason);
+        all[i].left_ms = msg.left_ms;
+        all[i].by_hand = msg.by_hand;
+    }
+    view->exclusions = all;
+    view->exclusion_count = count;
+    *ret_block = all;
+    return 0;
+}
+
 /* Copies all texts and members of a run into one block. MUSTER_EPROTO, MUSTER_ENOMEM. */
 static int copy_members(const struct mu_rdzv_run_msg *msg, struct mu_rdzv_run_view *view,
                         void **ret_block)
@@ -106,15 +143,23 @@ static int tell_runs(struct ask *a, struct mu_span runs)
             .waiting = msg.counts[MU_RDZV_PLACE_WAITING - 1],
             .spare = msg.counts[MU_RDZV_PLACE_SPARE - 1],
         };
+        void *exclusions = NULL;
         void *block;
 
         err = copy_members(&msg, &view, &block);
+        if (err == 0) {
+            err = copy_exclusions(msg.exclusions, &view, &exclusions);
+            if (err != 0) {
+                mu_free(block);
+            }
+        }
         if (err != 0) {
             return err;
         }
         a->events.run(a->events.context, &view);
         a->found = true;
         mu_free(block);
+        mu_free(exclusions);
     }
     return err == MUSTER_ENOENT ? 0 : err;
 }
@@ -137,7 +182,9 @@ static void on_reply(void *context, uint64_t id, int status, struct mu_span payl
         payload.len = 0;
     }
     if (status == MUSTER_ENOMETHOD) {
-        end(a, MUSTER_ERDZV_CONN, "the server is too old: it has no rendezvous");
+        end(a, MUSTER_ERDZV_CONN,
+            a->question == MU_RDZV_ASK_EXCLUDE ? "the server is too old: it excludes no nodes"
+                                               : "the server is too old: it has no rendezvous");
         return;
     }
     (void)mu_err(&text, 0, "%.*s", (int)(payload.len < MU_ERRMSG_CAP ? payload.len : MU_ERRMSG_CAP),
@@ -152,16 +199,19 @@ static void on_reply(void *context, uint64_t id, int status, struct mu_span payl
 
 static void on_turn_ended(void *context)
 {
+    static const char *const methods[] = {
+        [MU_RDZV_ASK_STATUS] = MU_RDZV_METHOD_STATUS,
+        [MU_RDZV_ASK_CLOSE] = MU_RDZV_METHOD_CLOSE,
+        [MU_RDZV_ASK_EXCLUDE] = MU_RDZV_METHOD_EXCLUDE,
+    };
     struct ask *a = context;
     int err;
 
     if (a->call != 0 || a->ended) {
         return;
     }
-    err = mu_rpc_client_call(&a->rpc,
-                             a->question == MU_RDZV_ASK_CLOSE ? MU_SPAN_LIT(MU_RDZV_METHOD_CLOSE)
-                                                              : MU_SPAN_LIT(MU_RDZV_METHOD_STATUS),
-                             mu_buf_span(&a->payload), a->timeout_ms, &a->call);
+    err = mu_rpc_client_call(&a->rpc, mu_span_str(methods[a->question]), mu_buf_span(&a->payload),
+                             a->timeout_ms, &a->call);
     if (err != 0 && err != MUSTER_EAGAIN) {
         end(a, err, muster_strerror(err));
     }
@@ -208,8 +258,10 @@ static void on_closed(void *context)
     mu_free(a);
 }
 
-int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct mu_addr *server,
-                const char *run_id, uint32_t timeout_ms, const struct mu_rdzv_ask_events *events)
+/* Takes over the payload. */
+static int start(struct mu_env *env, enum mu_rdzv_question question, const struct mu_addr *server,
+                 struct mu_buf *payload, uint32_t timeout_ms,
+                 const struct mu_rdzv_ask_events *events, bool one)
 {
     struct mu_rpc_client_events rpc_events = {
         .ready = on_ready,
@@ -232,20 +284,18 @@ int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct
     int err;
 
     if (a == NULL) {
+        mu_buf_fini(payload);
         return MUSTER_ENOMEM;
     }
     a->env = env;
     mu_timer_init(&a->slow, on_slow);
     a->events = *events;
     a->question = question;
-    a->one = run_id[0] != '\0';
+    a->one = one;
     a->timeout_ms = timeout_ms;
-    mu_buf_init(&a->payload, MU_RDZV_NAME_LEN_MAX + 64);
-    err = mu_rdzv_run_id_encode(&a->payload, mu_span_str(run_id));
-    if (err == 0) {
-        rpc_events.context = a;
-        err = mu_rpc_client_init(&a->rpc, env, &config, &rpc_events);
-    }
+    a->payload = *payload;
+    rpc_events.context = a;
+    err = mu_rpc_client_init(&a->rpc, env, &config, &rpc_events);
     if (err != 0) {
         mu_buf_fini(&a->payload);
         mu_free(a);
@@ -253,4 +303,41 @@ int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct
     }
     mu_env_timer_arm(env, &a->slow, mu_mono_add_ms(mu_env_now(env).mono, SLOW_MS));
     return 0;
+}
+
+int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct mu_addr *server,
+                const char *run_id, uint32_t timeout_ms, const struct mu_rdzv_ask_events *events)
+{
+    struct mu_buf payload;
+    int err;
+
+    mu_buf_init(&payload, MU_RDZV_NAME_LEN_MAX + 64);
+    err = mu_rdzv_run_id_encode(&payload, mu_span_str(run_id));
+    if (err != 0) {
+        mu_buf_fini(&payload);
+        return err;
+    }
+    return start(env, question, server, &payload, timeout_ms, events, run_id[0] != '\0');
+}
+
+int mu_rdzv_ask_exclude(struct mu_env *env, const struct mu_addr *server, const char *run_id,
+                        const char *who, const char *reason, uint64_t for_ms, uint32_t timeout_ms,
+                        const struct mu_rdzv_ask_events *events)
+{
+    const struct mu_rdzv_exclude_msg msg = {
+        .run_id = mu_span_str(run_id),
+        .who = mu_span_str(who),
+        .reason = mu_span_str(reason),
+        .for_ms = for_ms,
+    };
+    struct mu_buf payload;
+    int err;
+
+    mu_buf_init(&payload, 3 * MU_RDZV_NAME_LEN_MAX + 64);
+    err = mu_rdzv_exclude_encode(&payload, &msg);
+    if (err != 0) {
+        mu_buf_fini(&payload);
+        return err;
+    }
+    return start(env, MU_RDZV_ASK_EXCLUDE, server, &payload, timeout_ms, events, true);
 }

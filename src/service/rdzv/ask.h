@@ -1,6 +1,6 @@
 /*
  * Questions to a server of native rendezvous from a client that is not a node: the status of its
- * runs, or to close one. Each question has a session of its own.
+ * runs, to close one, or to exclude a node from one. Each question has a session of its own.
  */
 #ifndef MU_RDZV_ASK_H
 #define MU_RDZV_ASK_H
@@ -11,6 +11,7 @@
 enum mu_rdzv_question {
     MU_RDZV_ASK_STATUS = 1,
     MU_RDZV_ASK_CLOSE,
+    MU_RDZV_ASK_EXCLUDE,
 };
 
 /* Places and states have the names that users see. */
@@ -20,6 +21,15 @@ struct mu_rdzv_member_view {
     const char *place; /* "gathering", "running", "waiting", "spare" */
     int64_t rank;      /* -1: it has no rank */
     uint64_t silent_ms;
+};
+
+/* A node that is not let in. */
+struct mu_rdzv_exclusion_view {
+    const char *node;
+    const char *machine; /* or its name, if that is all that is known */
+    const char *reason;
+    uint64_t left_ms;
+    bool by_hand;
 };
 
 struct mu_rdzv_run_view {
@@ -34,6 +44,8 @@ struct mu_rdzv_run_view {
     uint32_t gathering, running, waiting, spare;
     size_t member_count; /* 0 if the question was for all runs */
     const struct mu_rdzv_member_view *members;
+    size_t exclusion_count; /* likewise */
+    const struct mu_rdzv_exclusion_view *exclusions;
 };
 
 /* All arguments are lent for the call. */
@@ -52,5 +64,10 @@ struct mu_rdzv_ask_events {
  */
 int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct mu_addr *server,
                 const char *run_id, uint32_t timeout_ms, const struct mu_rdzv_ask_events *events);
+/** Does not let a node in for a time, by its name, its host or its machine; `for_ms` 0: lets it in
+ * again. `reason` may be "". Otherwise as mu_rdzv_ask(). */
+int mu_rdzv_ask_exclude(struct mu_env *env, const struct mu_addr *server, const char *run_id,
+                        const char *who, const char *reason, uint64_t for_ms, uint32_t timeout_ms,
+                        const struct mu_rdzv_ask_events *events);
 
 #endif

@@ -80,28 +80,32 @@ void mu_rdzv_muster_run(struct mu_rdzv_muster *n)
 
 static int encode_join(struct mu_rdzv_muster *n, struct mu_buf *out)
 {
-    return mu_rdzv_join_encode(out, &(struct mu_rdzv_join){
-                                        .run_id = mu_span_str(n->base.run_id),
-                                        .node = mu_span_str(n->base.node),
-                                        .addr = mu_span_str(n->base.addr),
-                                        .topology = mu_span_str(n->config.topology),
-                                        .flags = n->config.join_flags |
-                                                 (n->member.spent != 0 ? MU_RDZV_JOIN_SPENT : 0) |
-                                                 (n->base.page[0] != '\0' ? MU_RDZV_JOIN_PAGE : 0),
-                                        .nodes_min = n->config.nodes_min,
-                                        .nodes_max = n->config.nodes_max,
-                                        .target = n->config.target,
-                                        .restarts_max = n->config.restarts_max,
-                                        .last_call_ms = n->config.last_call_ms,
-                                        .upscale_delay_ms = n->config.upscale_delay_ms,
-                                        .join_timeout_ms = n->config.join_timeout_ms,
-                                        .incarnation = n->member.incarnation,
-                                        .spares = n->config.spares,
-                                        .spent = n->member.spent,
-                                        .losses_max = n->config.losses_max,
-                                        .losses_ms = n->config.losses_ms,
-                                        .page = mu_span_str(n->base.page),
-                                    });
+    return mu_rdzv_join_encode(
+        out, &(struct mu_rdzv_join){
+                 .run_id = mu_span_str(n->base.run_id),
+                 .node = mu_span_str(n->base.node),
+                 .addr = mu_span_str(n->base.addr),
+                 .topology = mu_span_str(n->config.topology),
+                 .flags = n->config.join_flags | (n->member.spent != 0 ? MU_RDZV_JOIN_SPENT : 0) |
+                          (n->base.page[0] != '\0' ? MU_RDZV_JOIN_PAGE : 0) | MU_RDZV_JOIN_MACHINE,
+                 .nodes_min = n->config.nodes_min,
+                 .nodes_max = n->config.nodes_max,
+                 .target = n->config.target,
+                 .restarts_max = n->config.restarts_max,
+                 .last_call_ms = n->config.last_call_ms,
+                 .upscale_delay_ms = n->config.upscale_delay_ms,
+                 .join_timeout_ms = n->config.join_timeout_ms,
+                 .incarnation = n->member.incarnation,
+                 .spares = n->config.spares,
+                 .spent = n->member.spent,
+                 .losses_max = n->config.losses_max,
+                 .losses_ms = n->config.losses_ms,
+                 .page = mu_span_str(n->base.page),
+                 .machine = mu_span_str(n->config.machine),
+                 .exclude_after = n->config.exclude_after,
+                 .exclude_within_ms = n->config.exclude_within_ms,
+                 .exclude_for_ms = n->config.exclude_for_ms,
+             });
 }
 
 int mu_rdzv_muster_ask(struct mu_rdzv_muster *n, struct mu_span method, uint32_t timeout_ms,
@@ -124,7 +128,7 @@ static int send(struct mu_rdzv_muster *n, enum mu_member_word word)
     struct mu_buf out;
     int err = 0;
 
-    mu_buf_init(&out, 5 * (MU_RDZV_NAME_LEN_MAX + SAY_BYTES));
+    mu_buf_init(&out, 6 * (MU_RDZV_NAME_LEN_MAX + SAY_BYTES));
     switch (word) {
     case MU_MEMBER_CALL_JOIN:
         err = encode_join(n, &out);
@@ -546,6 +550,9 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
     err = mu_rdzv_handler_init(&n->base, &native_ops, env, params, events, reterr_msg);
     if (err == 0) {
         err = mu_rdzv_muster_configure(&n->config, params, reterr_msg);
+    }
+    if (err == 0 && n->config.machine[0] == '\0') {
+        mu_rdzv_machine(env, n->config.machine);
     }
     if (err == 0) {
         err = mu_rdzv_endpoint_parse(params->endpoint, MU_RDZV_PORT, &n->endpoint, reterr_msg);

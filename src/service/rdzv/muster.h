@@ -25,12 +25,25 @@ struct mu_rdzv_muster_config {
     uint32_t
         join_flags; /* MU_RDZV_JOIN_*: whether it is told the members, and which bounds it sets */
     enum mu_rdzv_host_wish host;
+    uint32_t exclude_after; /* with MU_RDZV_JOIN_EXCLUDE */
+    uint64_t exclude_within_ms;
+    uint64_t exclude_for_ms;
     char topology[MU_RDZV_NAME_LEN_MAX + 1];
+    char machine[MU_RDZV_NAME_LEN_MAX + 1]; /* "": as mu_rdzv_machine() */
 };
 
 /** The keys of the native backend. MUSTER_EINVAL in words. */
 int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rdzv_params *params,
                              struct mu_errmsg *reterr_msg);
+
+/**
+ * Writes an id of this machine that stays the same when it is started again: 32 hexadecimal digits
+ * of a hash, from which nothing can be read. It is made of what the machine has of this: the uuids
+ * of its GPUs, /etc/machine-id; and of its name if it has no GPUs. Containers of one image may
+ * share a machine-id: then GPUs tell their hosts apart, and without GPUs their names do.
+ */
+#define MU_RDZV_MACHINE_LEN 32
+void mu_rdzv_machine(struct mu_env *env, char ret[MU_RDZV_MACHINE_LEN + 1]);
 
 /**
  * The URL of a round's store: "tcp://HOST:PORT?prefix=rdzv/RUN/INCARNATION.ROUND". Returns `url`.

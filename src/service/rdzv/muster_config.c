@@ -125,6 +125,31 @@ static int parse_times(struct mu_rdzv_muster_config *c, const struct mu_rdzv_par
     return err;
 }
 
+static int parse_exclusion(struct mu_rdzv_muster_config *c, const char *config,
+                           struct mu_errmsg *reterr_msg)
+{
+    struct mu_span value;
+    int err = 0;
+
+    if (mu_rdzv_config_get(config, "exclude_after", &value)) {
+        err = mu_rdzv_failures_parse(value, &c->exclude_after, &c->exclude_within_ms, reterr_msg);
+        if (err != 0) {
+            mu_err_prefix(reterr_msg, "exclude_after");
+            return err;
+        }
+        c->join_flags |= MU_RDZV_JOIN_EXCLUDE;
+    }
+    err = mu_rdzv_config_seconds(config, "exclude_for", 0, &c->exclude_for_ms, reterr_msg);
+    if (err == 0 && mu_rdzv_config_get(config, "machine", &value)) {
+        if (value.len > MU_RDZV_NAME_LEN_MAX) {
+            return mu_err(reterr_msg, MUSTER_EINVAL, "the machine's id is longer than %d bytes",
+                          MU_RDZV_NAME_LEN_MAX);
+        }
+        memcpy(c->machine, value.data, value.len);
+    }
+    return err;
+}
+
 int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rdzv_params *params,
                              struct mu_errmsg *reterr_msg)
 {
@@ -161,6 +186,9 @@ int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rd
             mu_err_prefix(reterr_msg, "max_losses");
         }
         c->join_flags |= MU_RDZV_JOIN_LOSSES;
+    }
+    if (err == 0) {
+        err = parse_exclusion(c, config, reterr_msg);
     }
     if (err == 0) {
         err = mu_rdzv_config_bool(config, "is_host", false, &host, reterr_msg);

@@ -260,6 +260,8 @@ static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
         .losses = (join->flags & MU_RDZV_JOIN_LOSSES) == 0
                       ? MU_LOSSES_DEFAULT
                       : (struct mu_losses){join->losses_max, join->losses_ms},
+        .exclude = {join->exclude_after, join->exclude_within_ms,
+                    join->exclude_for_ms == 0 ? MU_EXCLUDE_FOR_MS : join->exclude_for_ms},
         .members_max = count_members_max(hub, join),
         .seed = hub->on.wire->config.rpc.seed,
     };
@@ -272,6 +274,7 @@ static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
     run->over = false;
     run->formed = false;
     run->promoted = 0;
+    run->excluded = 0;
     if (hub->on.keys_outlive) {
         delete_keys(run, hub->incarnation, NULL);
     }
@@ -453,6 +456,33 @@ static void note_promoted(struct mu_rdzv_run *run)
     }
 }
 
+/* Those who look at the server see which node was excluded last, and why. */
+static void note_excluded(struct mu_rdzv_run *run)
+{
+    const struct mu_exclusions *x = &run->room.exclusions;
+    const struct mu_exclusion *last = NULL;
+    char text[2 * MU_STATUS_EVENT_MAX];
+
+    if (run->excluded == x->total) {
+        return;
+    }
+    run->hub->exclusions += x->total - run->excluded;
+    run->excluded = x->total;
+    for (uint32_t i = 0; i < x->count; i++) {
+        if (x->all[i].at.ns != 0 && (last == NULL || mu_mono_before(last->at, x->all[i].at))) {
+            last = &x->all[i];
+        }
+    }
+    if (last == NULL) {
+        return; /* It was lifted again. */
+    }
+    (void)snprintf(text, sizeof(text), "%.100s is excluded for %" PRIu64 " s: %.200s", last->node,
+                   mu_mono_since(last->at, last->until) / MU_NS_PER_S, last->reason);
+    note(run, "%s", text);
+    log_run(MUSTER_LOG_WARN, "RDZV-EXCLUDED", run, text);
+    mu_rdzv_run_mark(run, MU_STATUS_LEFT, run->room.round, 1, last->node);
+}
+
 /* When the run must be looked at again. */
 static mu_mono_t next_look(const struct mu_rdzv_run *run)
 {
@@ -469,6 +499,9 @@ static void pump_run(struct mu_rdzv_run *run)
     struct mu_room_member *member;
     struct mu_room_notice notice;
 
+    if (!run->over) {
+        note_excluded(run);
+    }
     while (!run->over && mu_room_next_notice(&run->room, &member, &notice)) {
         note_round(run, &notice);
         mu_rdzv_member_tell(member->owner, &notice);
@@ -614,6 +647,8 @@ void mu_rdzv_hub_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, 
         mu_rdzv_explain_start(hub, session, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_CLOSE))) {
         mu_rdzv_close_start(hub, session, event);
+    } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_EXCLUDE))) {
+        mu_rdzv_exclude_start(hub, session, event);
     } else {
         (void)snprintf(text, sizeof(text), "no such method: %s",
                        mu_span_quote(quoted, sizeof(quoted), event->method));

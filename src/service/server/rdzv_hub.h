@@ -87,6 +87,8 @@ struct mu_rdzv_hub {
     uint64_t rounds;
     uint64_t losses;   /* nodes */
     uint64_t restarts; /* rounds that ended because workers failed */
+    uint64_t exclusions;
+    uint64_t refused; /* joins of nodes that were excluded */
     uint64_t notices;
 };
 

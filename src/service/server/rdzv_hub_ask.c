@@ -52,6 +52,7 @@ static int encode_run(const struct mu_rdzv_run *run, bool whole, struct mu_buf *
                              : room->config.restarts_max - room->restarts,
     };
     char text[MU_RDZV_WHY_MAX];
+    struct mu_buf exclusions;
     struct mu_buf members;
     int err = 0;
 
@@ -62,14 +63,21 @@ static int encode_run(const struct mu_rdzv_run *run, bool whole, struct mu_buf *
     mu_room_explain(room, text, sizeof(text));
     msg.text = mu_span_str(text);
     mu_buf_init(&members, out->max);
+    mu_buf_init(&exclusions, MU_EXCLUSIONS_BYTES_MAX);
     if (whole && !run->over) {
         err = encode_members(run, &members);
         msg.members = mu_buf_span(&members);
+    }
+    if (whole && !run->over && err == 0) {
+        err = mu_exclusions_encode(&room->exclusions, mu_env_now(run->hub->env).mono, false,
+                                   &exclusions);
+        msg.exclusions = mu_buf_span(&exclusions);
     }
     if (err == 0) {
         err = mu_rdzv_run_encode(out, &msg);
     }
     mu_buf_fini(&members);
+    mu_buf_fini(&exclusions);
     return err;
 }
 
@@ -174,6 +182,47 @@ void mu_rdzv_close_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session
             err = mu_err(&why, MUSTER_ENOENT, "no such run");
         } else if (!run->over) {
             mu_room_close(&run->room, mu_env_now(hub->env).mono);
+            mu_rdzv_run_touch(run);
+        }
+    }
+    mu_rpc_session_reply(session, event->id, err, mu_span_str(why.text));
+}
+
+/* --- exclude ---------------------------------------------------------------------------------- */
+
+static int change_exclusions(struct mu_rdzv_run *run, const struct mu_rdzv_exclude_msg *msg,
+                             struct mu_errmsg *reterr_msg)
+{
+    mu_mono_t now = mu_env_now(run->hub->env).mono;
+    char quoted[80];
+
+    if (msg->for_ms != 0) {
+        return mu_room_exclude(&run->room, now, msg->who, msg->reason, msg->for_ms, reterr_msg);
+    }
+    if (mu_room_include(&run->room, msg->who) == 0) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "no node %s is excluded; `muster rdzv status` lists those that are",
+                      mu_span_quote(quoted, sizeof(quoted), msg->who));
+    }
+    return 0;
+}
+
+void mu_rdzv_exclude_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
+                           const struct mu_rpc_event *event)
+{
+    struct mu_rdzv_exclude_msg msg;
+    struct mu_errmsg why = {0};
+    int err = mu_rdzv_exclude_decode(event->payload, &msg);
+
+    if (err != 0) {
+        (void)mu_err(&why, err, "malformed question");
+    } else {
+        struct mu_rdzv_run *run = mu_rdzv_run_find(hub, msg.run_id);
+
+        err = run == NULL ? mu_err(&why, MUSTER_ENOENT, "no such run")
+              : run->over ? mu_err(&why, MUSTER_ECLOSED, "the run is over")
+                          : change_exclusions(run, &msg, &why);
+        if (run != NULL) {
             mu_rdzv_run_touch(run);
         }
     }

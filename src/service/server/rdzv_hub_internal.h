@@ -32,6 +32,7 @@ struct mu_rdzv_run {
     mu_mono_t failed_at;     /* when workers failed last, where there were other members */
     struct mu_heap timeouts; /* of members without a rank */
     struct mu_list spares;   /* as they came; of some the room may think otherwise by now */
+    uint64_t excluded;       /* how many exclusions there were when that was noted */
     uint64_t promoted;       /* how many the room had promoted when they were looked at */
     struct mu_buf members;   /* the list of all in the round, as it is told; empty: not made yet */
     struct mu_status_history history;
@@ -110,5 +111,7 @@ void mu_rdzv_explain_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *sessi
                            const struct mu_rpc_event *event);
 void mu_rdzv_close_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
                          const struct mu_rpc_event *event);
+void mu_rdzv_exclude_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
+                           const struct mu_rpc_event *event);
 
 #endif

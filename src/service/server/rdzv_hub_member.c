@@ -198,6 +198,8 @@ static void tell_over(struct mu_rdzv_member *m, const struct mu_room_notice *not
 
 void mu_rdzv_member_tell(struct mu_rdzv_member *m, const struct mu_room_notice *notice)
 {
+    struct mu_errmsg why;
+
     switch (notice->kind) {
     case MU_ROOM_ASSIGNED:
         mu_heap_remove(&m->run->timeouts, &m->timeout);
@@ -214,6 +216,10 @@ void mu_rdzv_member_tell(struct mu_rdzv_member *m, const struct mu_room_notice *
     case MU_ROOM_CLOSED:
     case MU_ROOM_FAILED:
         tell_over(m, notice);
+        return;
+    case MU_ROOM_EXCLUDED:
+        mu_room_explain_exclusion(&m->run->room, mono(m), &m->room, &why);
+        mu_rdzv_member_dismiss(m, MUSTER_ERDZV_EXCLUDED, why.text);
         return;
     }
     mu_rdzv_member_push(m);
@@ -412,9 +418,11 @@ static int check_join(const struct mu_rdzv_hub *hub, size_t joins, const struct 
                       "a node's name must have 1 to %d bytes without control characters",
                       MU_RDZV_NAME_LEN_MAX);
     }
-    if (!is_text(join->topology) || !is_text(join->addr) || !is_text(join->page)) {
+    if (!is_text(join->topology) || !is_text(join->addr) || !is_text(join->page) ||
+        !is_text(join->machine)) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "a topology key or an address may have no control characters");
+                      "a topology key, an address or a machine's id may have no control "
+                      "characters");
     }
     if (joins >= hub->config.joins_max) {
         return mu_err(reterr_msg, MUSTER_ELIMIT, "this session has %zu members already", joins);
@@ -449,6 +457,7 @@ static int new_member(struct mu_rpc_session *session, size_t *joins, uint64_t id
     m->room.target = join->target;
     put_text(m->room.name, join->node);
     put_text(m->room.topology, join->topology);
+    put_text(m->room.machine, join->machine);
     put_text(m->addr, join->addr);
     put_text(m->page, join->page);
     m->join_timeout_ms = join->join_timeout_ms;
@@ -538,6 +547,7 @@ static int start_member(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
     take_over(m, join);
     err = enter_room(m, join, reterr_msg);
     if (err != 0) {
+        hub->refused += err == MUSTER_ERDZV_EXCLUDED;
         free_member(m);
         return err;
     }

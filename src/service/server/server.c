@@ -481,5 +481,7 @@ void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_serv
     ret_stats->rounds = s->hub.rounds;
     ret_stats->losses = s->hub.losses;
     ret_stats->restarts = s->hub.restarts;
+    ret_stats->exclusions = s->hub.exclusions;
+    ret_stats->excluded_joins = s->hub.refused;
     ret_stats->notices = s->hub.notices;
 }

@@ -104,8 +104,9 @@ void mu_store_server_free(struct mu_store_server *server);
 struct mu_store_server_stats {
     uint64_t connections, connections_total, sessions, keys, memory_bytes, buffer_bytes, revision;
     uint64_t peers_dropped, commits, waits, watches, disk_full;
-    uint64_t runs, members;                                  /* of rendezvous, now */
-    uint64_t joins, rounds, losses, restarts, notices;       /* of rendezvous, in all */
+    uint64_t runs, members;                            /* of rendezvous, now */
+    uint64_t joins, rounds, losses, restarts, notices; /* of rendezvous, in all */
+    uint64_t exclusions, excluded_joins;
     uint64_t bytes_in, bytes_out, messages_in, messages_out; /* of all connections */
 };
 void mu_store_server_stats(const struct mu_store_server *server,

@@ -142,6 +142,29 @@ static void put_failure(struct mu_status_text *t, const struct mu_rdzv_run *run)
     mu_failure_fini(&failure);
 }
 
+static void put_exclusions(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_mono_t now)
+{
+    const struct mu_exclusions *x = &run->room.exclusions;
+    const char *comma = "";
+
+    mu_status_put(t, ",\"exclusions\":[");
+    for (uint32_t i = 0; !run->over && i < x->count; i++) {
+        const struct mu_exclusion *e = &x->all[i];
+
+        if (mu_exclusion_holds(e, now)) {
+            mu_status_put(t, "%s{\"node\":", comma);
+            mu_status_quote(t, e->node);
+            mu_status_put(t, ",\"machine\":");
+            mu_status_quote(t, e->key);
+            mu_status_put(t, ",\"reason\":");
+            mu_status_quote(t, e->reason);
+            mu_status_put(t, ",\"left_ms\":%" PRIu64 "}", mu_mono_until_ms(e->until, now));
+            comma = ",";
+        }
+    }
+    mu_status_put(t, "]");
+}
+
 static void put_run(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_mono_t now,
                     bool detailed)
 {
@@ -165,6 +188,7 @@ static void put_run(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_
         mu_status_history_put(t, &run->history);
     }
     put_members(t, run, now);
+    put_exclusions(t, run, now);
     mu_status_put(t, "}");
 }
 
@@ -229,6 +253,9 @@ static const struct {
     FIGURE("rounds_total", "counter", "Rounds that were formed.", rounds),
     FIGURE("losses_total", "counter", "Nodes that were lost.", losses),
     FIGURE("restarts_total", "counter", "Rounds that ended because workers failed.", restarts),
+    FIGURE("exclusions_total", "counter", "Nodes that were excluded from a run.", exclusions),
+    FIGURE("excluded_joins_total", "counter", "Joins of excluded nodes, which were refused.",
+           excluded_joins),
 #undef FIGURE
 };
 #define FIGURES (sizeof(figures) / sizeof(figures[0]))

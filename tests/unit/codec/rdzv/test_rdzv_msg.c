@@ -476,9 +476,90 @@ static void test_rdzv_msg_encoders_fail_without_a_trace(void **state)
     mu_buf_fini(&b);
 }
 
+static void test_rdzv_msg_join_with_a_machine_and_a_policy(void **state)
+{
+    struct mu_rdzv_join join = a_join;
+    struct mu_rdzv_join out;
+    struct mu_buf b;
+
+    (void)state;
+    join.flags = MU_RDZV_JOIN_PAGE | MU_RDZV_JOIN_MACHINE | MU_RDZV_JOIN_EXCLUDE;
+    join.page = MU_SPAN_LIT("n:80");
+    join.machine = MU_SPAN_LIT("m1");
+    join.exclude_after = MU_RDZV_FAILURES_MAX;
+    join.exclude_within_ms = 600000;
+    join.exclude_for_ms = 1800000;
+    mu_buf_init(&b, 4096);
+    assert_int_equal(mu_rdzv_join_encode(&b, &join), 0);
+    assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
+    assert_span_text(out.page, "n:80");
+    assert_span_text(out.machine, "m1");
+    assert_int_equal(out.exclude_after, MU_RDZV_FAILURES_MAX);
+    assert_int_equal(out.exclude_within_ms, 600000);
+    assert_int_equal(out.exclude_for_ms, 1800000);
+    for (size_t n = 0; n < b.len; n++) {
+        assert_int_equal(mu_rdzv_join_decode(mu_span(mu_buf_span(&b).data, n), &out),
+                         MUSTER_EPROTO);
+    }
+    mu_buf_reset(&b);
+    join.exclude_after++;
+    assert_int_equal(mu_rdzv_join_encode(&b, &join), 0);
+    assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), MUSTER_EPROTO);
+    mu_buf_fini(&b);
+}
+
+static void test_rdzv_msg_exclusions_come_back_as_they_were(void **state)
+{
+    struct mu_rdzv_exclusion_msg in = {.key = MU_SPAN_LIT("m1"),
+                                       .node = MU_SPAN_LIT("n1"),
+                                       .reason = MU_SPAN_LIT("why"),
+                                       .by_hand = true,
+                                       .left_ms = 7,
+                                       .failure_count = 2,
+                                       .ago_ms = {5, 3}};
+    struct mu_rdzv_exclude_msg ask = {.run_id = MU_SPAN_LIT("run"),
+                                      .who = MU_SPAN_LIT("n1"),
+                                      .reason = MU_SPAN_LIT("why"),
+                                      .for_ms = 9};
+    struct mu_rdzv_exclusion_msg out;
+    struct mu_rdzv_exclude_msg asked;
+    struct mu_span rest;
+    struct mu_buf b;
+
+    (void)state;
+    mu_buf_init(&b, 4096);
+    assert_int_equal(mu_rdzv_exclusion_encode(&b, &in), 0);
+    rest = mu_buf_span(&b);
+    assert_int_equal(mu_rdzv_exclusion_next(&rest, &out), 0);
+    assert_span_text(out.key, "m1");
+    assert_span_text(out.node, "n1");
+    assert_span_text(out.reason, "why");
+    assert_true(out.by_hand && out.left_ms == 7 && out.failure_count == 2);
+    assert_true(out.ago_ms[0] == 5 && out.ago_ms[1] == 3);
+    assert_int_equal(mu_rdzv_exclusion_next(&rest, &out), MUSTER_ENOENT);
+    for (size_t n = 1; n < b.len; n++) {
+        rest = mu_span(mu_buf_span(&b).data, n);
+        assert_int_equal(mu_rdzv_exclusion_next(&rest, &out), MUSTER_EPROTO);
+    }
+    in.failure_count = MU_RDZV_FAILURES_MAX + 1;
+    assert_int_equal(mu_rdzv_exclusion_encode(&b, &in), MUSTER_ELIMIT);
+    mu_buf_reset(&b);
+    assert_int_equal(mu_rdzv_exclude_encode(&b, &ask), 0);
+    assert_int_equal(mu_rdzv_exclude_decode(mu_buf_span(&b), &asked), 0);
+    assert_span_text(asked.who, "n1");
+    assert_int_equal(asked.for_ms, 9);
+    for (size_t n = 0; n < b.len; n++) {
+        assert_int_equal(mu_rdzv_exclude_decode(mu_span(mu_buf_span(&b).data, n), &asked),
+                         MUSTER_EPROTO);
+    }
+    mu_buf_fini(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rdzv_msg_join_with_a_machine_and_a_policy),
+        cmocka_unit_test(test_rdzv_msg_exclusions_come_back_as_they_were),
         cmocka_unit_test(test_rdzv_msg_join_has_the_bytes_of_its_layout),
         cmocka_unit_test(test_rdzv_msg_join_says_how_many_losses_if_they_are_bounded),
         cmocka_unit_test(test_rdzv_msg_join_says_how_many_spares_if_they_are_bounded),

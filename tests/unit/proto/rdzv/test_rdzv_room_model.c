@@ -611,6 +611,9 @@ static void check_owed(struct node *n, const struct mu_room_notice *notice)
         compare_who(notice, last_end.who, last_end.rank);
         n->owed_failed = false;
         break;
+    case MU_ROOM_EXCLUDED:
+        fail();
+        break;
     }
 }
 
