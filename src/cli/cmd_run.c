@@ -393,6 +393,10 @@ static struct mu_agent_service_config make_config(struct run_options *o)
     }
     c.policy.grace_ms = o->grace_ms;
     c.policy.change_ms = o->grace_ms;
+    c.policy.check = o->check != NULL;
+    c.policy.excluded_ends = strcmp(o->exclude_action, "exit") == 0;
+    c.check = o->check;
+    c.check_ms = cli_ms(o->check_timeout);
     for (int i = 0; i <= RUN_SIGNAL_MAX; i++) {
         c.policy.signal_map[i] = (uint8_t)o->sent_for[i];
     }

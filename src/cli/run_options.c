@@ -6,6 +6,8 @@
 
 static const char *const start_methods[] = {"spawn", "fork", "forkserver", NULL};
 
+static const char *const exclude_actions[] = {"wait", "exit", NULL};
+
 static const char description[] =
     "Starts the workers of a training job on this node and keeps them running, together with the\n"
     "agents on the job's other nodes. Takes torchrun's options in both spellings\n"
@@ -93,8 +95,19 @@ static const struct cli_option options[] = {
     FLAG("virtual-local-rank", "give each worker LOCAL_RANK=0 and one visible GPU",
          virtual_local_rank, "VIRTUAL_LOCAL_RANK"),
     /* Our options cannot be abbreviated, so that torchrun's abbreviations keep their meaning. */
+    {"check", "COMMAND", "a shell command that must end with 0 before this node joins", CLI_TEXT,
+     &parsed.check, 0, .whole = true},
+    {"check-timeout", "TIME", "how long --check may take (60s)", CLI_SECONDS, &parsed.check_timeout,
+     86400, .whole = true},
     {"detect", "TIME", "muster: how long a node may be silent before it counts as lost (3s)",
      CLI_SECONDS, &parsed.detect, 0, .given = &parsed.has_detect, .whole = true},
+    {"exclude-action", "wait, exit", "muster: what an excluded node does (wait)", CLI_TEXT,
+     &parsed.exclude_action, 0, .given = &parsed.has_exclude_action, .whole = true,
+     .of = exclude_actions},
+    {"exclude-after", "N/TIME", "muster: exclude a node that fails so often in a time (never)",
+     CLI_TEXT, &parsed.exclude_after, 0, .whole = true},
+    {"exclude-for", "TIME", "muster: for how long a node is excluded (30m)", CLI_SECONDS,
+     &parsed.exclude_for, 31536000, .given = &parsed.has_exclude_for, .whole = true},
     {"grace", "TIME", "time between SIGTERM and SIGKILL (30s)", CLI_SECONDS, &parsed.grace, 0,
      .whole = true},
     {"keep-trying", NULL, "do not give up on an unknown host name or a refused credential",
@@ -161,6 +174,8 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
         .local_addr = "",
         .signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         .grace = 30,
+        .exclude_action = "wait",
+        .check_timeout = 60,
     };
     err = cli_parse(&verb, &argc, &argv);
     if (parsed.json) {

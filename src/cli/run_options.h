@@ -62,12 +62,14 @@ struct run_options {
     double detect, grace, upscale_delay;
     uint64_t spares;
     const char *signal_map, *verdict, *store_backing, *max_losses;
+    const char *exclude_after, *exclude_action, *check;
+    double exclude_for, check_timeout;
     bool keep_trying;
     const char *http;
     struct cli_log_options log;
     struct cli_lock lock;
     bool has_backend, has_node_rank, has_master_addr, has_master_port;
-    bool has_detect, has_spares, has_upscale_delay;
+    bool has_detect, has_spares, has_upscale_delay, has_exclude_for, has_exclude_action;
     /* The script and what follows it, untouched. */
     int script_argc;
     char **script_argv;

@@ -229,6 +229,37 @@ static bool config_has(const char *config, const char *key)
     return false;
 }
 
+static int add_exclusion(struct run_options *o, bool is_native)
+{
+    struct mu_errmsg msg = {{0}};
+    uint64_t within_ms;
+    uint32_t after;
+    int err = 0;
+
+    if (!is_native && (o->exclude_after != NULL || o->has_exclude_for || o->has_exclude_action)) {
+        return cli_fail(CLI_FAILED,
+                        "--exclude-after, --exclude-for and --exclude-action are for the backend "
+                        "\"muster\"; with \"%s\" there is no server that could exclude a node",
+                        o->rdzv.backend);
+    }
+    if (o->exclude_after != NULL) {
+        if (mu_rdzv_failures_parse(mu_span_str(o->exclude_after), &after, &within_ms, &msg) != 0) {
+            return cli_fail(CLI_FAILED, "--exclude-after: %s", msg.text);
+        }
+        err = add_config_text(o, "exclude_after", o->exclude_after);
+    } else if (o->has_exclude_for) {
+        return cli_fail(CLI_FAILED, "--exclude-for says for how long; also say when: "
+                                    "--exclude-after 3/10m");
+    }
+    if (err == 0 && o->has_exclude_for) {
+        if (!(o->exclude_for > 0)) {
+            return cli_fail(CLI_FAILED, "--exclude-for %g must be greater than 0", o->exclude_for);
+        }
+        err = add_config(o, "exclude_for", o->exclude_for);
+    }
+    return err;
+}
+
 /* Checks those of our options that not every backend knows. */
 static int add_own_config(struct run_options *o, bool is_native)
 {
@@ -260,6 +291,9 @@ static int add_own_config(struct run_options *o, bool is_native)
                        "--spares is for the backend \"muster\"; with \"%s\" any number of "
                        "nodes may wait for a place",
                        o->rdzv.backend);
+    }
+    if (err == 0) {
+        err = add_exclusion(o, is_native);
     }
     if (err == 0 && o->has_detect) {
         err = add_config(o, "dead", o->detect);
@@ -469,6 +503,12 @@ static int resolve_numbers(struct run_options *o)
     if (o->max_losses != NULL && mu_rdzv_losses_parse(mu_span_str(o->max_losses), &o->losses_max,
                                                       &o->losses_ms, &msg) != 0) {
         return cli_fail(CLI_FAILED, "--max-losses: %s", msg.text);
+    }
+    if (o->check != NULL && o->check[strspn(o->check, " \t\n")] == '\0') {
+        return cli_fail(CLI_FAILED, "--check is empty: name a command");
+    }
+    if (!(o->check_timeout > 0)) {
+        return cli_fail(CLI_FAILED, "--check-timeout %g must be greater than 0", o->check_timeout);
     }
     if (strlen(o->role) > RUN_ROLE_LEN_MAX) {
         return cli_fail(CLI_FAILED, "--role is longer than %d bytes", RUN_ROLE_LEN_MAX);

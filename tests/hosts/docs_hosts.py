@@ -286,6 +286,26 @@ def test_operate_page():
                       "operate.md: the doctor on %s knows who listens" % host.name, said)
 
 
+def test_exclusion():
+    with Rig(3) as rig:
+        site = Site(rig, "import time; print('it trains', flush=True); time.sleep(600)")
+        exclude, include = commands("docs/run.md", "hosts exclude")
+        site.run(rig.hosts[0], "muster keygen token job.token", "run.md: the token")
+        site.copy()
+        env = {"MUSTER_TOKEN_FILE": "job.token"}
+        agents = [site.start(host, "muster run --nnodes 2:3 --rdzv-endpoint node0:29400 "
+                             "--rdzv-id job7 train.py", **env) for host in rig.hosts]
+        for agent in agents:
+            agent.says("it trains", PATIENCE)
+        site.run(rig.hosts[1], exclude, "run.md: exclude", **env)
+        agents[2].says("ECC errors", PATIENCE)
+        agents[0].says("node 0 of 2", PATIENCE)
+        site.run(rig.hosts[2], include, "run.md: include", **env)
+        wait_until(lambda: agents[2].output().count("it trains") == 2, "node2 to train again",
+                   PATIENCE)
+        checks.ok(True, "run.md: node2 is in again")
+
+
 if __name__ == "__main__":
     checks.run_tests(globals())
     if not option("only", ""):

@@ -5,18 +5,26 @@
 
 /* The states that each state may lead to. */
 static const unsigned allowed[] = {
-    [MU_AGENT_IS_IDLE] = BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_ENDED),
-    [MU_AGENT_IS_JOINING] = BIT(MU_AGENT_IS_EXCHANGING) | BIT(MU_AGENT_IS_ENDED),
-    [MU_AGENT_IS_EXCHANGING] =
-        BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_STARTING) | BIT(MU_AGENT_IS_ENDED),
+    [MU_AGENT_IS_IDLE] =
+        BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_CHECKING) | BIT(MU_AGENT_IS_ENDED),
+    [MU_AGENT_IS_JOINING] =
+        BIT(MU_AGENT_IS_EXCHANGING) | BIT(MU_AGENT_IS_KEPT_OUT) | BIT(MU_AGENT_IS_ENDED),
+    [MU_AGENT_IS_EXCHANGING] = BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_STARTING) |
+                               BIT(MU_AGENT_IS_KEPT_OUT) | BIT(MU_AGENT_IS_ENDED),
     [MU_AGENT_IS_STARTING] =
         BIT(MU_AGENT_IS_RUNNING) | BIT(MU_AGENT_IS_STOPPING) | BIT(MU_AGENT_IS_BARRIER),
     [MU_AGENT_IS_RUNNING] =
         BIT(MU_AGENT_IS_SAVING) | BIT(MU_AGENT_IS_STOPPING) | BIT(MU_AGENT_IS_BARRIER),
     [MU_AGENT_IS_SAVING] = BIT(MU_AGENT_IS_STOPPING),
     [MU_AGENT_IS_STOPPING] = BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_EXCHANGING) |
-                             BIT(MU_AGENT_IS_DOUBTING) | BIT(MU_AGENT_IS_ENDED),
-    [MU_AGENT_IS_DOUBTING] = BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_ENDED),
+                             BIT(MU_AGENT_IS_DOUBTING) | BIT(MU_AGENT_IS_CHECKING) |
+                             BIT(MU_AGENT_IS_KEPT_OUT) | BIT(MU_AGENT_IS_ENDED),
+    [MU_AGENT_IS_DOUBTING] = BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_CHECKING) |
+                             BIT(MU_AGENT_IS_KEPT_OUT) | BIT(MU_AGENT_IS_ENDED),
+    [MU_AGENT_IS_CHECKING] = BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_EXCHANGING) |
+                             BIT(MU_AGENT_IS_KEPT_OUT) | BIT(MU_AGENT_IS_ENDED),
+    [MU_AGENT_IS_KEPT_OUT] =
+        BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_CHECKING) | BIT(MU_AGENT_IS_ENDED),
     [MU_AGENT_IS_BARRIER] = BIT(MU_AGENT_IS_STOPPING) | BIT(MU_AGENT_IS_ENDED),
     [MU_AGENT_IS_ENDED] = 0,
 };
@@ -111,11 +119,11 @@ void mu_agent_proceed(struct mu_agent *a, struct mu_agent_update *u)
     } else if (a->doubts) {
         mu_agent_move(a, MU_AGENT_IS_DOUBTING);
         a->deadline = a->sure_at;
-    } else if (a->in_round) {
-        mu_agent_exchange(a, u);
+    } else if (a->excluded) {
+        mu_agent_keep_out(a, a->config.excluded_ms);
     } else {
-        MU_ASSERT(a->joining);
-        mu_agent_move(a, MU_AGENT_IS_JOINING);
+        MU_ASSERT(a->in_round || a->joining);
+        mu_agent_enter(a, u);
     }
 }
 

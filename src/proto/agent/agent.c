@@ -17,6 +17,10 @@ struct mu_agent_config mu_agent_config_defaults(void)
         .exchange_ms = 300000,
         .exit_barrier_ms = 300000,
         .straggler_ms = 30000,
+        .check_pause_ms = 5000,
+        .check_pause_max_ms = 300000,
+        .excluded_ms = 2000,
+        .excluded_say_ms = 60000,
         .exchange_tries_max = 3,
         .stop_signal = 15,
     };
@@ -46,6 +50,8 @@ int mu_agent_init(struct mu_agent *a, const struct mu_agent_config *config,
         .by = MU_MONO_NEVER,
         .restarts_left = MU_AGENT_NOT_KEPT,
         .first_rank = MU_AGENT_NO_RANK,
+        .unchecked = config->check,
+        .excluded_said = MU_MONO_NEVER,
     };
     return 0;
 }
@@ -162,6 +168,7 @@ static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
 
     a->first_rank = e->local_rank;
     a->exit_code = e->exit_code;
+    a->unchecked = a->config.check;
     u->flags |= MU_AGENT_DO_REPORT;
     u->generation = a->generation;
     u->first_rank = e->local_rank;
@@ -237,6 +244,8 @@ static void take_exit(struct mu_agent *a, const struct mu_agent_event *e, struct
     case MU_AGENT_IS_STOPPING:
     case MU_AGENT_IS_DOUBTING:
     case MU_AGENT_IS_BARRIER:
+    case MU_AGENT_IS_CHECKING:
+    case MU_AGENT_IS_KEPT_OUT:
     case MU_AGENT_IS_IDLE:
     case MU_AGENT_IS_JOINING:
     case MU_AGENT_IS_EXCHANGING:
@@ -283,6 +292,8 @@ static void take_assigned(struct mu_agent *a, const struct mu_agent_event *e,
     a->doubt_ms = e->doubt_ms;
     echoed = a->charged && e->fewer;
     a->charged = false;
+    a->excluded = false;
+    a->excluded_said = MU_MONO_NEVER;
     a->first_rank = MU_AGENT_NO_RANK;
     a->others_failed = false;
     if (echoed) {
@@ -351,9 +362,12 @@ static void take_round_ended(struct mu_agent *a, const struct mu_agent_event *e,
         }
         break;
     case MU_AGENT_IS_DOUBTING:
-        mu_agent_move(a, MU_AGENT_IS_JOINING);
         mu_agent_join(a, u);
+        mu_agent_enter(a, u);
         mu_agent_forgive(a, e, u);
+        break;
+    case MU_AGENT_IS_CHECKING:
+        mu_agent_join(a, u);
         break;
     case MU_AGENT_IS_BARRIER:
         mu_agent_leave(a, u);
@@ -363,6 +377,7 @@ static void take_round_ended(struct mu_agent *a, const struct mu_agent_event *e,
             end_barrier(a, u);
         }
         break;
+    case MU_AGENT_IS_KEPT_OUT:
     case MU_AGENT_IS_IDLE:
     case MU_AGENT_IS_JOINING:
     case MU_AGENT_IS_ENDED:
@@ -407,6 +422,8 @@ static void take_closed(struct mu_agent *a, struct mu_agent_update *u)
     case MU_AGENT_IS_SAVING:
     case MU_AGENT_IS_STOPPING:
     case MU_AGENT_IS_DOUBTING:
+    case MU_AGENT_IS_CHECKING:
+    case MU_AGENT_IS_KEPT_OUT:
         if (a->doubts) {
             mu_agent_be_sure(a, u); /* It was closed because of a failure that nobody doubts. */
         } else if (a->outcome == 0) {
@@ -438,6 +455,12 @@ static void take_rdzv_failed(struct mu_agent *a, const struct mu_agent_event *e,
     }
     a->joining = false;
     a->in_round = false;
+    if (e->code == MUSTER_ERDZV_EXCLUDED && a->outcome == 0 && !a->config.excluded_ends &&
+        a->state != MU_AGENT_IS_BARRIER) {
+        a->doubts = false;
+        mu_agent_take_excluded(a, e, u);
+        return;
+    }
     a->closed = a->closed || e->code == MUSTER_ERDZV_CLOSED || e->code == MUSTER_ERDZV_RESTARTS ||
                 e->code == MUSTER_ERDZV_LOSSES;
     if (a->doubts && e->code == MUSTER_ERDZV_CLOSED) {
@@ -453,8 +476,12 @@ static void take_rdzv_failed(struct mu_agent *a, const struct mu_agent_event *e,
     case MU_AGENT_IS_SAVING:
     case MU_AGENT_IS_STOPPING:
     case MU_AGENT_IS_DOUBTING:
+    case MU_AGENT_IS_CHECKING:
+    case MU_AGENT_IS_KEPT_OUT:
         if (a->outcome == 0) {
-            enum mu_agent_outcome outcome = outcome_of(e->code);
+            enum mu_agent_outcome outcome = a->excluded && e->code == MUSTER_ERDZV_CLOSED
+                                                ? MU_AGENT_GRACEFUL
+                                                : outcome_of(e->code);
 
             if (e->code == MUSTER_ERDZV_RESTARTS && a->first_rank != MU_AGENT_NO_RANK &&
                 a->restarts_left == 0) {
@@ -572,6 +599,10 @@ static void take_timeout(struct mu_agent *a, struct mu_agent_update *u)
     case MU_AGENT_IS_RUNNING:
         name_stragglers(a, u);
         break;
+    case MU_AGENT_IS_KEPT_OUT:
+        mu_agent_enter(a, u);
+        break;
+    case MU_AGENT_IS_CHECKING:
     case MU_AGENT_IS_IDLE:
     case MU_AGENT_IS_JOINING:
     case MU_AGENT_IS_STARTING:
@@ -620,6 +651,7 @@ static int check(const struct mu_agent *a, const struct mu_agent_event *e)
     case MU_AGENT_RDZV_CLOSED:
     case MU_AGENT_ALONE:
     case MU_AGENT_BARRIER_DONE:
+    case MU_AGENT_CHECKED:
     case MU_AGENT_TIMEOUT:
         return 0;
     }
@@ -641,6 +673,8 @@ static bool is_stale(const struct mu_agent *a, const struct mu_agent_event *e)
         return a->state != MU_AGENT_IS_BARRIER || e->round != a->round;
     case MU_AGENT_SURE:
         return !a->doubts || e->round != a->round;
+    case MU_AGENT_CHECKED:
+        return a->state != MU_AGENT_IS_CHECKING;
     case MU_AGENT_ALONE:
         return !mu_agent_hosts_only(a);
     case MU_AGENT_SAVED:
@@ -667,8 +701,10 @@ static void take(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
 {
     switch (e->type) {
     case MU_AGENT_START:
-        mu_agent_move(a, MU_AGENT_IS_JOINING);
-        mu_agent_join(a, u);
+        mu_agent_enter(a, u);
+        break;
+    case MU_AGENT_CHECKED:
+        mu_agent_take_checked(a, e, u);
         break;
     case MU_AGENT_ASSIGNED:
         take_assigned(a, e, u);

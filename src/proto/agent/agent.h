@@ -28,6 +28,11 @@
  *                                               ENDED <----------------------------------------+
  *                                                           done, closed, round over, timed out
  *
+ * With a check, START leads to CHECKING, and so do STOPPING and the end of a pause if workers of
+ * this node failed since; the agent goes on to where it would have gone when the check has passed.
+ * A node whose check fails, or that the run excludes, is in KEPT_OUT for a pause, without workers
+ * and out of the rendezvous, and then tries again.
+ *
  * A failure that may be the echo of a lost node leads from STOPPING to DOUBTING once the workers
  * are gone, and from there to JOINING (a node was lost) or ENDED.
  *
@@ -87,6 +92,10 @@
  *    longer than `grace_ms` for it then;
  *  - a failed exchange is tried again: by joining again, up to `exchange_tries_max` times in a row;
  *    it costs nothing of any budget. Then it is an error;
+ *  - a node is checked before it joins, and after its workers failed: until then none are started.
+ *    The pause after a check that failed doubles each time, up to `check_pause_max_ms`;
+ *  - an excluded node waits: it stops its workers, and asks every `excluded_ms` whether it is let
+ *    in, unless `excluded_ends`. If the run is closed meanwhile it ends well, as a spare does;
  *  - stale events are ignored: those that name another round or generation than the machine's, and
  *    answers to a question that it no longer asks.
  *
@@ -106,6 +115,7 @@
  *     5. What DO_REPORT publishes is published before DO_JOIN, DO_LEAVE and DO_CLOSE of the same
  *        update are carried out (within a bound), so that a node that hears of the end can read the
  *        reason.
+ *        DO_CHECK is answered by CHECKED, within a time of the driver's. ENDED cancels it.
  *     6. When mu_agent_deadline() is reached, send TIMEOUT. An early or second one is harmless.
  *     7. After ENDED the machine asks for nothing more. Only what could not be killed is left then.
  *
@@ -142,6 +152,13 @@ struct mu_agent_config {
                                  30 s */
     uint64_t change_ms; /* how long workers that asked for it may save before a change. 0: not at
                            all */
+    bool check;         /* DO_CHECK decides whether this node may join */
+    uint64_t check_pause_ms;                     /* after a check that failed, at first. 5 s */
+    uint64_t check_pause_max_ms;                 /* 5 min */
+    bool excluded_ends;                          /* --exclude-action exit */
+    uint64_t excluded_ms;                        /* until an excluded node asks again. 2 s: a server
+                                                    stays for longer when its run is closed */
+    uint64_t excluded_say_ms;                    /* until it says so again. 60 s */
     uint32_t exchange_tries_max;                 /* exchanges that may fail in a row. 3 */
     int stop_signal;                             /* for restarts. SIGTERM, 15 */
     uint8_t signal_map[MU_AGENT_SIGNAL_MAX + 1]; /* the signal that is passed on instead; 0: the
@@ -170,6 +187,7 @@ enum mu_agent_event_type {
     MU_AGENT_RDZV_CLOSED,
     MU_AGENT_ALONE,        /* a host is out of its round, and no other node is in touch with it */
     MU_AGENT_BARRIER_DONE, /* round: all nodes are at the end, or the barrier failed (code) */
+    MU_AGENT_CHECKED,      /* exit_code of the check; text: its last line */
     MU_AGENT_SIGNAL,       /* signal: the agent received it */
     MU_AGENT_TIMEOUT,      /* mu_agent_deadline() has been reached */
 };
@@ -207,7 +225,8 @@ enum {
     MU_AGENT_DO_SPAWN = 1 << 8,    /* generation, restart_count: start all workers */
     MU_AGENT_DO_BARRIER = 1 << 9,  /* round: report that we are done, wait for the others */
     MU_AGENT_DO_DOUBT = 1 << 10,   /* see whether the other nodes of the round are there: SURE */
-    MU_AGENT_ENDED = 1 << 11,      /* `outcome`; the last update */
+    MU_AGENT_DO_CHECK = 1 << 11,   /* run the check: CHECKED */
+    MU_AGENT_ENDED = 1 << 12,      /* `outcome`; the last update */
 };
 
 enum mu_agent_outcome {
@@ -245,6 +264,8 @@ enum mu_agent_state {
     MU_AGENT_IS_STOPPING,
     MU_AGENT_IS_DOUBTING,
     MU_AGENT_IS_BARRIER,
+    MU_AGENT_IS_CHECKING,
+    MU_AGENT_IS_KEPT_OUT,
     MU_AGENT_IS_ENDED,
 };
 
@@ -276,6 +297,12 @@ struct mu_agent {
     bool others_failed;     /* the last round ended because of that */
     mu_mono_t sure_at;      /* `doubts`: when it no longer is */
     mu_mono_t losses_until; /* see proto/rdzv/losses.h */
+
+    /* why the node may not join */
+    bool unchecked;          /* a check is due before anything is started */
+    bool excluded;           /* the run has said so, since it last let us in */
+    uint64_t pause_ms;       /* after the last check that failed */
+    mu_mono_t excluded_said; /* when that was logged; MU_MONO_NEVER: not yet */
 
     /* the workers */
     uint64_t generation; /* the last one; 0: there was none yet */

@@ -3,6 +3,7 @@
  *
  *     agent.c        life, which events are refused or stale, and what they do in each state
  *     act.c    the acts that states share: joining, stopping, ending
+ *     keep.c         what keeps the node out: its check, and the run
  *     losses.c       failures that may be the echo of a loss, and losses without end
  */
 #ifndef MU_AGENT_INTERNAL_H
@@ -45,6 +46,16 @@ void mu_agent_proceed(struct mu_agent *a, struct mu_agent_update *u);
  */
 void mu_agent_end(struct mu_agent *a, struct mu_agent_update *u, enum mu_agent_outcome outcome,
                   int code, enum mu_agent_goodbye goodbye);
+
+/** Runs the check, if one is due, or joins, or goes on with the round that was assigned. */
+void mu_agent_enter(struct mu_agent *a, struct mu_agent_update *u);
+void mu_agent_take_checked(struct mu_agent *a, const struct mu_agent_event *e,
+                           struct mu_agent_update *u);
+/** The run does not let this node in: it stops, and waits. */
+void mu_agent_take_excluded(struct mu_agent *a, const struct mu_agent_event *e,
+                            struct mu_agent_update *u);
+/** Waits out of the rendezvous, and tries again then. */
+void mu_agent_keep_out(struct mu_agent *a, uint64_t pause_ms);
 
 /** Says how the worker ended that failed first, and what follows from that. */
 #define MU_AGENT_NO_RESTART "; no restart is left"

@@ -21,6 +21,10 @@ const char *mu_agent_state_name(enum mu_agent_state state)
         return "DOUBTING";
     case MU_AGENT_IS_BARRIER:
         return "BARRIER";
+    case MU_AGENT_IS_CHECKING:
+        return "CHECKING";
+    case MU_AGENT_IS_KEPT_OUT:
+        return "KEPT_OUT";
     case MU_AGENT_IS_ENDED:
         return "ENDED";
     }
@@ -79,6 +83,8 @@ const char *mu_agent_event_name(enum mu_agent_event_type type)
         return "ALONE";
     case MU_AGENT_BARRIER_DONE:
         return "BARRIER_DONE";
+    case MU_AGENT_CHECKED:
+        return "CHECKED";
     case MU_AGENT_SIGNAL:
         return "SIGNAL";
     case MU_AGENT_TIMEOUT:

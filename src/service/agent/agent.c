@@ -26,6 +26,7 @@ struct mu_agent_service_config mu_agent_service_config_defaults(void)
         .share = true,
         .store_ms = 60000,
         .verdict_ms = 2000,
+        .check_ms = 60000,
     };
 }
 
@@ -104,6 +105,7 @@ static void finish_free(struct mu_agent_service *s)
     mu_env_timer_arm(s->env, &s->hold_timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->host_timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->wait_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->check.timer, MU_MONO_NEVER);
     mu_failure_fini(&s->verdict.first_failure);
     mu_agent_workers_fini(s);
     mu_free(s);
@@ -253,7 +255,7 @@ void mu_agent_settle(struct mu_agent_service *s)
         }
         return;
     }
-    if (s->freeing && mu_list_empty(&s->rounds)) {
+    if (s->freeing && mu_list_empty(&s->rounds) && !s->check.spawned) {
         if (s->rdzv != NULL) {
             struct mu_rdzv_handler *rdzv = s->rdzv;
 
@@ -290,6 +292,7 @@ static void take_end(struct mu_agent_service *s, const struct mu_agent_update *u
     s->verdict.signal = u->outcome == MU_AGENT_STOPPED ? s->last_signal : 0;
     (void)mu_err(&s->text, 0, "%s", u->text);
     mu_agent_workers_leave(s);
+    mu_agent_check_stop(s);
     mu_env_timer_arm(s->env, &s->end_timer, mu_mono_add_ms(mu_env_now(s->env).mono, wait_ms));
 }
 
@@ -350,6 +353,9 @@ static void carry_out(struct mu_agent_service *s, const struct mu_agent_update *
     }
     if ((u->flags & MU_AGENT_DO_DOUBT) != 0) {
         doubt(s, u);
+    }
+    if ((u->flags & MU_AGENT_DO_CHECK) != 0) {
+        mu_agent_check_start(s);
     }
     if ((u->flags & MU_AGENT_ENDED) != 0) {
         take_end(s, u);
@@ -628,6 +634,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     mu_timer_init(&s->ask_timer, on_ask_timer);
     mu_timer_init(&s->host_timer, on_host_timer);
     mu_timer_init(&s->wait_timer, on_wait_timer);
+    mu_agent_check_init(s);
     err = mu_agent_init(&s->machine, &config->policy, reterr_msg);
     if (err == 0) {
         err = mu_agent_workers_init(s);
@@ -674,6 +681,7 @@ void mu_agent_service_free(struct mu_agent_service *s)
     }
     s->freeing = true;
     end_wait(s);
+    mu_agent_check_stop(s);
     s->told = true; /* the caller does not want to hear of it any more */
     s->in_call = true;
     mu_agent_round_close(s->round);

@@ -64,6 +64,9 @@ struct mu_agent_service_config {
     const char *signals_to_handle; /* or NULL */
     uint32_t store_ms;             /* to reach the round's store. 60 s */
     uint32_t verdict_ms;           /* to write or read the first failure. 2 s */
+    const char *check; /* or NULL: a command for the shell that decides whether this node is fit
+                            to join */
+    uint32_t check_ms; /* how long it may take. 60 s */
 };
 
 /** Policy and times have their defaults; the caller sets the rest. */
@@ -169,6 +172,8 @@ struct mu_agent_service_events {
     /** A worker says that it has finished a step of its training, which took so long; 0: unknown.
      * May be NULL. */
     void (*step)(void *context, uint32_t local_rank, uint64_t step, uint64_t ns);
+    /** A line of the check's output. NULL: `log` gets it. */
+    void (*checked)(void *context, const char *line);
     /** A worker has ended. May be NULL. */
     void (*exited)(void *context, const struct mu_agent_worker_end *end);
     /** The agent's work is done. Once. */
@@ -193,8 +198,8 @@ void mu_agent_service_free(struct mu_agent_service *s);
 
 /* --- the verdict ------------------------------------------------------------------------------ */
 
-/** 0: SUCCEEDED, GRACEFUL; 3: the rendezvous timed out; 4: it could not be reached, or refused this
- * node; 1: all else, as torchrun has it. */
+/** 0: SUCCEEDED, GRACEFUL; 3: the rendezvous timed out; 4: it could not be reached, or refused or
+ * excluded this node; 1: all else, as torchrun has it. */
 int mu_agent_verdict_exit_code(const struct mu_agent_verdict *v);
 /**
  * Writes one screen for people; `brief`: without what the reader has seen in the log.

@@ -4,6 +4,7 @@
  *     agent.c           life, the pump between machine and driver, the rendezvous
  *     round.c     the store of a round: ranks, the workers' store, the barrier
  *     gateway.c   the server on loopback, where workers do not go to their store themselves
+ *     check.c     the command that decides whether this node may join
  *     failure.c   the first failure: publishing and reading it
  *     step.c      steps of training, as workers report them
  *     workers.c   processes, their output and what they ask for
@@ -18,8 +19,9 @@
 #include "service/agent/agent.h"
 #include "service/rdzv/bootstrap.h"
 
-#define MU_AGENT_PENDING_MAX 16
-#define MU_AGENT_LINE_MAX    64 /* the longest line of a worker on its channel */
+#define MU_AGENT_PENDING_MAX    16
+#define MU_AGENT_CHECK_LINE_MAX 240 /* of a line of a check; the rest is cut off */
+#define MU_AGENT_LINE_MAX       64  /* the longest line of a worker on its channel */
 /* What an agent says of its workers that still ran, 4,096 at most. */
 #define MU_AGENT_RUNNING_BYTES ((size_t)1 << 20)
 
@@ -153,6 +155,17 @@ struct mu_agent_service {
     uint64_t generation; /* 0: no workers */
     bool spawn_failed;
 
+    struct mu_agent_check {
+        struct mu_child child;
+        bool spawned; /* until `gone` */
+        bool over;    /* CHECKED was told, or nobody waits for it any more */
+        int exit_code;
+        struct mu_timer timer;
+        char line[MU_AGENT_CHECK_LINE_MAX + 1]; /* the one that is being written */
+        size_t line_len;
+        char last[MU_AGENT_CHECK_LINE_MAX + 1]; /* the last one that is not empty */
+    } check;
+
     unsigned rdzv_todo; /* MU_AGENT_DO_JOIN, _LEAVE, _CLOSE: held back until a report is out */
     bool join_failed;   /* we join because workers failed */
     bool joining;       /* `assigned` or `failed` will come */
@@ -226,6 +239,13 @@ void mu_agent_gateway_end(struct mu_agent_gateway *b);
 /* step.c */
 /** A worker wrote "step" and this. */
 void mu_agent_step_take(struct mu_agent_worker *w, const char *digits);
+
+/* check.c */
+void mu_agent_check_init(struct mu_agent_service *s);
+/** CHECKED follows. */
+void mu_agent_check_start(struct mu_agent_service *s);
+/** Nobody waits for it any more: it is killed. The agent is settled when it is gone. */
+void mu_agent_check_stop(struct mu_agent_service *s);
 
 /* failure.c */
 /** A worker shows a sign of failing: takes a place in the server's order. */

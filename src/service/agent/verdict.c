@@ -16,7 +16,8 @@ int mu_agent_verdict_exit_code(const struct mu_agent_verdict *v)
     if (v->outcome == MU_AGENT_ERROR && v->code == MUSTER_ERDZV_TIMEOUT) {
         return 3;
     }
-    if (v->outcome == MU_AGENT_ERROR && v->code == MUSTER_ERDZV_CONN) {
+    if (v->outcome == MU_AGENT_ERROR &&
+        (v->code == MUSTER_ERDZV_CONN || v->code == MUSTER_ERDZV_EXCLUDED)) {
         return 4;
     }
     return v->outcome == MU_AGENT_SUCCEEDED || v->outcome == MU_AGENT_GRACEFUL ? 0 : 1;

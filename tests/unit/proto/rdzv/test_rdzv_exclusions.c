@@ -41,6 +41,14 @@ static void test_exclusions_count_failures_in_a_window(void **state)
     assert_true(fail_at(79002));
     assert_int_equal(x.total, 2);
     mu_exclusions_fini(&x);
+    /* Nor if its time is over before their window is. */
+    mu_exclusions_init(&x,
+                       &(struct mu_exclude_policy){.after = 2, .within_ms = 9000, .for_ms = 1000});
+    assert_false(fail_at(0));
+    assert_true(fail_at(1));
+    assert_false(fail_at(1500));
+    assert_true(fail_at(1501));
+    mu_exclusions_fini(&x);
 }
 
 static void test_exclusions_are_off_without_a_policy(void **state)
