@@ -504,6 +504,7 @@ struct hub_question {
     struct hub_node *node;
     const char *method;
     const char *run_id;
+    const struct mu_rdzv_exclude_msg *exclude; /* instead of the run's id; or NULL */
 };
 
 static inline void hub_ask_inside(void *arg)
@@ -514,7 +515,11 @@ static inline void hub_ask_inside(void *arg)
 
     n->ask_replied = false;
     mu_buf_init(&out, 512);
-    assert_int_equal(mu_rdzv_run_id_encode(&out, mu_span_str(q->run_id)), 0);
+    if (q->exclude != NULL) {
+        assert_int_equal(mu_rdzv_exclude_encode(&out, q->exclude), 0);
+    } else {
+        assert_int_equal(mu_rdzv_run_id_encode(&out, mu_span_str(q->run_id)), 0);
+    }
     assert_int_equal(mu_rpc_call(&n->rpc, mu_env_now(n->env), mu_span_str(q->method),
                                  mu_buf_span(&out), 0, 0, &n->ask),
                      0);
@@ -522,15 +527,29 @@ static inline void hub_ask_inside(void *arg)
     hub_pump(n);
 }
 
+static inline int hub_ask_this(struct hub_question q)
+{
+    mu_sim_call(q.node->proc, hub_ask_inside, &q);
+    mu_sim_run_for(q.node->world->sim, 10 * MU_NS_PER_MS);
+    assert_true(q.node->ask_replied);
+    return q.node->ask_status;
+}
+
 /* Asks, and waits for the answer, which is in n->answer; its status. */
 static inline int hub_ask(struct hub_node *n, const char *method, const char *run_id)
 {
-    struct hub_question q = {n, method, run_id};
+    return hub_ask_this((struct hub_question){n, method, run_id, NULL});
+}
 
-    mu_sim_call(n->proc, hub_ask_inside, &q);
-    mu_sim_run_for(n->world->sim, 10 * MU_NS_PER_MS);
-    assert_true(n->ask_replied);
-    return n->ask_status;
+/* Excludes a node from the run; for_ms 0: includes it. */
+static inline int hub_exclude(struct hub_node *n, const char *who, uint64_t for_ms)
+{
+    const struct mu_rdzv_exclude_msg exclude = {.run_id = MU_SPAN_LIT("run"),
+                                                .who = mu_span_str(who),
+                                                .reason = MU_SPAN_LIT("loud"),
+                                                .for_ms = for_ms};
+
+    return hub_ask_this((struct hub_question){n, MU_RDZV_METHOD_EXCLUDE, "run", &exclude});
 }
 
 /* --- the world -------------------------------------------------------------------------------- */

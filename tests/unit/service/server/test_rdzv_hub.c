@@ -703,9 +703,58 @@ static void test_hub_end_and_goodbye_are_leaving_with_grace(void **state)
     hub_world_free(t.w);
 }
 
+static void expect_shown(struct hub_world *w, const char *text)
+{
+    struct mu_buf out;
+
+    mu_buf_init(&out, 1 << 20);
+    assert_int_equal(mu_store_server_status(w->server, &out), 0);
+    assert_non_null(memmem(out.data, out.len, text, strlen(text)));
+    mu_buf_fini(&out);
+}
+
+static void test_hub_excluded_node_is_told_why_and_is_not_let_in(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(2, 3);
+    struct mu_store_server_stats stats;
+    struct hub_node *again;
+    struct trio t;
+
+    (void)state;
+    t = make_trio(join);
+    assert_int_equal(hub_exclude(t.n[0], "b", 60000), 0);
+    assert_int_equal(t.n[1]->status, MUSTER_ERDZV_EXCLUDED);
+    assert_string_equal(t.n[1]->why, "this node is excluded from the run for another 60 s: loud; "
+                                     "`muster rdzv include b` lets it in");
+    hub_run_ms(t.w, 1300);
+    assert_string_equal(t.n[0]->told, "ended 0 left b\nassigned 1 0/2\n");
+    expect_shown(t.w, "\"exclusions\":[{\"node\":\"b\",\"machine\":\"b\",\"reason\":\"loud\"");
+
+    again = hub_node_new(t.w, "b_2");
+    hub_join(again, join);
+    hub_run_ms(t.w, 20);
+    assert_int_equal(again->status, MUSTER_ERDZV_EXCLUDED);
+    mu_store_server_stats(t.w->server, &stats);
+    assert_int_equal(stats.exclusions, 1);
+    assert_int_equal(stats.excluded_joins, 1);
+
+    assert_int_equal(hub_exclude(t.n[0], "nobody", 0), MUSTER_EINVAL);
+    assert_int_equal(hub_exclude(t.n[0], "", 1000), MUSTER_EINVAL);
+    assert_int_equal(hub_exclude(t.n[0], "b", 0), 0);
+    expect_shown(t.w, "\"exclusions\":[]");
+    again = hub_node_new(t.w, "b_3");
+    hub_join(again, join);
+    hub_run_ms(t.w, 1300);
+    assert_int_equal(again->world_size, 3);
+    assert_int_equal(hub_ask(t.n[0], MU_RDZV_METHOD_CLOSE, "run"), 0);
+    assert_int_equal(hub_exclude(t.n[0], "b", 60000), MUSTER_ECLOSED);
+    hub_world_free(t.w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hub_excluded_node_is_told_why_and_is_not_let_in),
         cmocka_unit_test(test_hub_tells_a_node_that_it_entered_and_then_its_rank),
         cmocka_unit_test(test_hub_tells_the_members_of_a_small_world_only),
         cmocka_unit_test(test_hub_lost_member_ends_the_round_for_the_survivors_at_once_by_push),
