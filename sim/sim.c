@@ -194,6 +194,7 @@ struct mu_sim *mu_sim_new(const struct mu_sim_config *config)
     mu_list_init(&sim->exchanges);
     mu_list_init(&sim->ats);
     mu_list_init(&sim->families);
+    mu_list_init(&sim->zygotes);
     if (sim_fault_init(sim) != 0) {
         mu_free(sim);
         return NULL;
@@ -233,6 +234,7 @@ void mu_sim_free(struct mu_sim *sim)
     }
     sim_http_free(sim);
     sim_net_free(sim);
+    sim_standbys_drop(sim, NULL);
     sim_child_free(sim);
     while ((node = mu_list_pop(&sim->hosts)) != NULL) {
         free_host(MU_CONTAINER_OF(node, struct mu_sim_host, link));
@@ -433,7 +435,8 @@ bool mu_sim_proc_idle(const struct mu_sim_proc *proc)
 {
     return mu_list_empty(&proc->ends) && mu_list_empty(&proc->listeners) &&
            mu_list_empty(&proc->works) && mu_heap_min(&proc->timers) == NULL &&
-           sim_disk_held(proc) == 0 && sim_child_held(proc) == 0 && sim_http_idle(proc);
+           sim_disk_held(proc) == 0 && sim_child_held(proc) == 0 && sim_standbys_held(proc) == 0 &&
+           sim_http_idle(proc);
 }
 
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc)
@@ -507,6 +510,7 @@ static void kill_one(struct mu_sim_proc *proc, enum mu_sim_kill how)
     sim_net_drop(proc, how);
     sim_disk_drop(proc);
     sim_child_drop(proc, how);
+    sim_standbys_drop(proc->sim, proc);
     if (proc->program.killed != NULL && !proc->exiting) {
         proc->program.killed(proc->program.arg);
     }

@@ -475,6 +475,9 @@ int sim_child_spawn(struct mu_env *env, struct mu_child *child, const struct mu_
     if (mu_sim_out_of_memory(env)) {
         return MUSTER_ENOMEM;
     }
+    if (what->from != NULL && sim_standby_take(what->from) != 0) {
+        return MUSTER_EAGAIN;
+    }
     heap = mu_sim_outside();
     f = mu_calloc(1, sizeof(*f));
     MU_ASSERT(f != NULL);

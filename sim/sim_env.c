@@ -217,6 +217,9 @@ const struct mu_env_ops sim_env_ops = {
     .child_signal = sim_child_signal,
     .child_resume = sim_child_resume,
     .child_leave = sim_child_leave,
+    .standbys_open = sim_standbys_open,
+    .standbys_want = sim_standbys_want,
+    .standbys_close = sim_standbys_close,
 };
 
 void sim_env_init(struct mu_sim_proc *proc)

@@ -36,6 +36,7 @@
     X(AT, "at")             /* the scenario asked for this */                                      \
     X(CHILD, "child")     /* subject: pid; a: 1 started, 2 output, 3 exited, 4 gone; b: status */  \
     X(PROCESS, "process") /* a child or descendant acts. a: 1 it dies, b: word or status */        \
+    X(STANDBY, "standby") /* a: 0 standbys wait, 1 the end, 2 the zygote dies; b: how many */      \
     X(HTTP, "http")       /* a: 0 a request arrives, 1 it fails, 2 data, 3 done; b: how much */
 
 enum sim_kind {
@@ -141,6 +142,7 @@ struct mu_sim {
     char failure[512];
     struct sim_nemesis *nemesis;
     struct mu_list families; /* sim_child.c: children and what descends from them */
+    struct mu_list zygotes;  /* sim_standby.c */
     mu_sim_exec *exec;
     void *exec_arg;
     int64_t last_pid;
@@ -233,6 +235,18 @@ size_t sim_child_held(const struct mu_sim_proc *proc);
 /** The process is gone: its children will die. */
 void sim_child_drop(struct mu_sim_proc *proc, enum mu_sim_kill how);
 void sim_child_free(struct mu_sim *sim);
+
+/* sim_standby.c */
+int sim_standbys_open(struct mu_env *env, struct mu_standbys *standbys,
+                      const struct mu_spawn *what);
+void sim_standbys_want(struct mu_env *env, struct mu_standbys *standbys, uint32_t count);
+void sim_standbys_close(struct mu_env *env, struct mu_standbys *standbys);
+/** Takes one away, for a child; MUSTER_EAGAIN if none waits. */
+int sim_standby_take(struct mu_standbys *standbys);
+/** How many zygotes the process has whose end it was not told of. */
+size_t sim_standbys_held(const struct mu_sim_proc *proc);
+/** Without callbacks; `proc` NULL: all there are. */
+void sim_standbys_drop(struct mu_sim *sim, const struct mu_sim_proc *proc);
 
 /* sim_alloc.c */
 /** Makes `heap` the owner of later allocations; returns the previous one. NULL: the test. */

@@ -1,6 +1,6 @@
 /*
  * Child processes, as the environment provides them (core/env.h: spawn, child_signal, child_resume,
- * child_leave).
+ * child_leave, standbys_open, standbys_want, standbys_close).
  *
  *     child.on = &events;
  *     mu_env_spawn(env, &child, &what)
@@ -43,6 +43,8 @@ struct mu_env;
 #define MU_CHILD_MARK "MUSTER_CHILD"
 /** The descriptor of the child's end of `channel`. */
 #define MU_CHILD_CHANNEL_FD 3
+/** How many standbys of one zygote may wait. */
+#define MU_STANDBYS_MAX 4096
 
 /* The numbers are the descriptors in the child. */
 enum mu_stream {
@@ -71,6 +73,8 @@ struct mu_cpus {
     uint64_t bits[MU_CPUS_MAX / 64];
 };
 
+struct mu_standbys;
+
 /* What to start. Everything in it is borrowed for the call. */
 struct mu_spawn {
     const char *const *argv; /* up to a NULL; argv[0] without a slash is sought in envp's PATH */
@@ -88,6 +92,12 @@ struct mu_spawn {
      * error, the connection was not touched. The simulator has no channels: MUSTER_ENOTSUP.
      */
     struct mu_conn *channel;
+    /**
+     * NULL, or standbys: one of those that wait becomes the child, instead of a new process. The
+     * command must be the one that they were made for; only the last words of argv may differ. If
+     * spawn returns an error, MUSTER_EAGAIN for none that waits, it can be called again without.
+     */
+    struct mu_standbys *from;
 };
 
 struct mu_child_events {
@@ -133,6 +143,37 @@ struct mu_child {
     int64_t pid;                      /* valid from `started` on; after `exited` another process may
                                          have it */
     struct mu_errmsg error;           /* why it did not start */
+    void *impl;
+};
+
+/*
+ * Standbys: processes that have done the slow part of a program's start and wait to become a child
+ * (`from` in struct mu_spawn). They are forked by another process, the zygote, which the verb
+ * standbys_open starts: a program that knows what to do with the socket that is its descriptor
+ * MU_CHILD_CHANNEL_FD (docs/warm.md).
+ *
+ *     standbys.on = &events;
+ *     mu_env_standbys_open(env, &standbys, &what)
+ *     mu_env_standbys_want(env, &standbys, 4)
+ *       changed(standbys)              standbys->waiting is another number
+ *     what.from = &standbys; mu_env_spawn(env, &child, &what)
+ *     mu_env_standbys_close(env, &standbys)
+ *       ended(standbys, NULL)          the last callback; also without a close, with the reason
+ *
+ * A standby that became a child is not bound to the others any more. The rest ends with the zygote.
+ */
+struct mu_standbys_events {
+    /** More of them wait than before, or one has died. */
+    void (*changed)(struct mu_standbys *standbys);
+    /** There are none any more, and the memory is the owner's again. `why` is NULL after a close;
+     * otherwise it says what the zygote refused or how it ended, until the callback returns. */
+    void (*ended)(struct mu_standbys *standbys, bool refused, const char *why);
+};
+
+struct mu_standbys {
+    const struct mu_standbys_events *on; /* set before open */
+    struct mu_env *env;                  /* set by the environment, as all that follows */
+    uint32_t waiting;                    /* how many can become children now */
     void *impl;
 };
 

@@ -7,7 +7,8 @@
  *     connections        dial, dial_plain, listen, unlisten, sendv, resume, finish, close;
  *                        about one: peer, trust, why
  *     work that blocks   work
- *     children           spawn, child_signal, child_resume, child_leave, children_until
+ *     children           spawn, child_signal, child_resume, child_leave, children_until,
+ *                        standbys_open, standbys_want, standbys_close
  *     HTTP               http, http_resume, http_cancel
  *
  * Rules that hold for every verb, in every implementation:
@@ -227,6 +228,18 @@ struct mu_env_ops {
      */
     void (*children_until)(struct mu_env *env, mu_mono_t until);
     /**
+     * Starts the zygote of standbys (see core/child.h), with the descriptors of `what` and the
+     * socket; `channel`, `sentinel` and `from` are not for it. `ended` follows one day. The errors
+     * of spawn.
+     */
+    int (*standbys_open)(struct mu_env *env, struct mu_standbys *standbys,
+                         const struct mu_spawn *what);
+    /** So many shall wait, at most MU_STANDBYS_MAX: where there are fewer, others are forked. The
+     * place of one that is used or dies stays empty until the next call. */
+    void (*standbys_want)(struct mu_env *env, struct mu_standbys *standbys, uint32_t count);
+    /** Ends those that wait, and the zygote; `ended` follows. A second call changes nothing. */
+    void (*standbys_close)(struct mu_env *env, struct mu_standbys *standbys);
+    /**
      * Starts an HTTP exchange (see core/http.h); `done` follows. MUSTER_EINVAL for a method or URL
      * that it does not support or a body that does not fit the method, MUSTER_ENOMEM,
      * MUSTER_ENOTSUP where there is no HTTP.
@@ -383,6 +396,23 @@ static inline void mu_env_child_leave(struct mu_env *env, struct mu_child *child
                                       uint64_t grace_ms)
 {
     env->ops->child_leave(env, child, signal, grace_ms);
+}
+
+static inline int mu_env_standbys_open(struct mu_env *env, struct mu_standbys *standbys,
+                                       const struct mu_spawn *what)
+{
+    return env->ops->standbys_open(env, standbys, what);
+}
+
+static inline void mu_env_standbys_want(struct mu_env *env, struct mu_standbys *standbys,
+                                        uint32_t count)
+{
+    env->ops->standbys_want(env, standbys, count);
+}
+
+static inline void mu_env_standbys_close(struct mu_env *env, struct mu_standbys *standbys)
+{
+    env->ops->standbys_close(env, standbys);
 }
 
 static inline void mu_env_children_until(struct mu_env *env, mu_mono_t until)

@@ -62,6 +62,22 @@ void mu_env_layer_children_until(struct mu_env *env, mu_mono_t until)
     mu_env_children_until(mu_env_below(env), until);
 }
 
+int mu_env_layer_standbys_open(struct mu_env *env, struct mu_standbys *standbys,
+                               const struct mu_spawn *what)
+{
+    return mu_env_standbys_open(mu_env_below(env), standbys, what);
+}
+
+void mu_env_layer_standbys_want(struct mu_env *env, struct mu_standbys *standbys, uint32_t count)
+{
+    mu_env_standbys_want(mu_env_below(env), standbys, count);
+}
+
+void mu_env_layer_standbys_close(struct mu_env *env, struct mu_standbys *standbys)
+{
+    mu_env_standbys_close(mu_env_below(env), standbys);
+}
+
 int mu_env_layer_http(struct mu_env *env, struct mu_http *http,
                       const struct mu_http_request *request)
 {

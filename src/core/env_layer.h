@@ -37,6 +37,10 @@ void mu_env_layer_child_resume(struct mu_env *env, struct mu_child *child, enum 
 void mu_env_layer_child_leave(struct mu_env *env, struct mu_child *child, int signal,
                               uint64_t grace_ms);
 void mu_env_layer_children_until(struct mu_env *env, mu_mono_t until);
+int mu_env_layer_standbys_open(struct mu_env *env, struct mu_standbys *standbys,
+                               const struct mu_spawn *what);
+void mu_env_layer_standbys_want(struct mu_env *env, struct mu_standbys *standbys, uint32_t count);
+void mu_env_layer_standbys_close(struct mu_env *env, struct mu_standbys *standbys);
 int mu_env_layer_http(struct mu_env *env, struct mu_http *http,
                       const struct mu_http_request *request);
 void mu_env_layer_http_resume(struct mu_env *env, struct mu_http *http);
@@ -56,6 +60,9 @@ void mu_env_layer_http_cancel(struct mu_env *env, struct mu_http *http);
     .child_resume = mu_env_layer_child_resume,                                                     \
     .child_leave = mu_env_layer_child_leave,                                                       \
     .children_until = mu_env_layer_children_until,                                                 \
+    .standbys_open = mu_env_layer_standbys_open,                                                   \
+    .standbys_want = mu_env_layer_standbys_want,                                                   \
+    .standbys_close = mu_env_layer_standbys_close,                                                 \
     .http = mu_env_layer_http,                                                                     \
     .http_resume = mu_env_layer_http_resume,                                                       \
     .http_cancel = mu_env_layer_http_cancel

@@ -34,6 +34,7 @@ enum mu_exec_step {
     STEP_CPUS,
     STEP_EXEC,
     STEP_INTERPRETER,
+    STEP_BECOME, /* of a standby */
 };
 
 /* --- before the fork -------------------------------------------------------------------------- */
@@ -394,6 +395,8 @@ int mu_exec_explain(struct mu_errmsg *msg, const void *report, size_t len)
         return mu_err(msg, code, "bind to CPUs: %s", muster_strerror(code));
     case STEP_INTERPRETER:
         return mu_err(msg, code, "exec '%s': the interpreter it names does not exist", subject);
+    case STEP_BECOME:
+        return mu_err(msg, code, "become a worker: %s", subject);
     case STEP_EXEC:
         break;
     }

@@ -2,6 +2,7 @@
  * What the files behind the verb `spawn` share.
  *
  *   uv_child.c      the verb: a child's pipes, its exit, its callbacks
+ *   uv_standby.c    standbys, and how one becomes a child
  *   uv_family.c     families: finding, signalling and reaping descendants
  *   child_exec.c    between fork and exec
  *   child_watch.c   the watcher, which outlives us by a moment
@@ -174,6 +175,7 @@ struct mu_uv_child {
     bool reaped;
     bool exited; /* the owner was told, or there is nothing to tell */
     bool killing;
+    bool aside; /* a zygote: strays are not its own */
     bool cgroup;
     uint8_t empty_surveys; /* in a row: nobody was left */
     bool finishing;
@@ -186,11 +188,25 @@ int mu_uv_child_signal(struct mu_env *env, struct mu_child *child, int signal,
                        enum mu_child_scope scope);
 void mu_uv_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
 void mu_uv_child_leave(struct mu_env *env, struct mu_child *child, int signal, uint64_t grace_ms);
+/** Starts a zygote, whose MU_CHILD_CHANNEL_FD is `socket`. */
+int mu_uv_spawn_zygote(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what,
+                       int socket);
 /** The loop ends before the family of a child whose owner let go: drops it. */
 void mu_uv_child_drop(struct mu_uv_child *c);
 /** Reaps the process if it has ended, and reports it. Not from within a verb. */
 void mu_uv_child_look(struct mu_uv_child *c);
 /** Two surveys found no process of its family: reports the end on a later turn. */
 void mu_uv_child_end_soon(struct mu_uv_child *c);
+
+/* --- uv_standby.c ----------------------------------------------------------------------------- */
+
+int mu_uv_standbys_open(struct mu_env *env, struct mu_standbys *standbys,
+                        const struct mu_spawn *what);
+void mu_uv_standbys_want(struct mu_env *env, struct mu_standbys *standbys, uint32_t count);
+void mu_uv_standbys_close(struct mu_env *env, struct mu_standbys *standbys);
+/** Makes one of them the child of this plan. MUSTER_EAGAIN if none waits, MUSTER_ENOMEM, or a
+ * negated errno. */
+int mu_uv_standby_take(struct mu_standbys *standbys, const struct mu_exec_plan *plan,
+                       pid_t *ret_pid);
 
 #endif

@@ -618,11 +618,13 @@ static void begin(struct mu_uv_child *c, struct mu_child *child)
     (void)uv_poll_start(&c->report_poll, UV_READABLE, on_report);
 }
 
-int mu_uv_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what)
+/* `zygote`: its socket, or -1. */
+static int start(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what,
+                 int zygote)
 {
     struct mu_uv_env *uv = mu_uv_of(env);
     struct mu_exec_plan plan = {
-        .pipes = {-1, -1, -1}, .channel = -1, .sentinel = -1, .cgroup = -1, .report = -1};
+        .pipes = {-1, -1, -1}, .channel = zygote, .sentinel = -1, .cgroup = -1, .report = -1};
     struct mu_uv_conn *channel = NULL;
     struct mu_uv_families *f;
     struct mu_uv_child *c;
@@ -636,6 +638,7 @@ int mu_uv_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spaw
     if (c == NULL) {
         return MUSTER_ENOMEM;
     }
+    c->aside = zygote >= 0;
     (void)snprintf(mark, sizeof(mark), "%s.%llu", f->cgroup.id, (unsigned long long)c->number);
     rc = mu_exec_plan_make(&plan, what, mark);
     if (rc == 0) {
@@ -647,12 +650,15 @@ int mu_uv_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spaw
     if (rc == 0) {
         plan.cgroup = mu_cgroup_make(&f->cgroup, c->number);
         c->cgroup = plan.cgroup >= 0;
-        rc = fork_child(c, &plan);
+        rc = what->from != NULL ? mu_uv_standby_take(what->from, &plan, &c->pid)
+                                : fork_child(c, &plan);
     }
     close_fd(&plan.report);
     close_fd(&plan.pipes[MU_STDOUT]);
     close_fd(&plan.pipes[MU_STDERR]);
-    close_fd(&plan.channel);
+    if (zygote < 0) {
+        close_fd(&plan.channel);
+    }
     close_fd(&plan.sentinel);
     close_fd(&plan.cgroup);
     mu_exec_plan_free(&plan);
@@ -669,4 +675,15 @@ int mu_uv_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spaw
     }
     begin(c, child);
     return 0;
+}
+
+int mu_uv_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what)
+{
+    return start(env, child, what, -1);
+}
+
+int mu_uv_spawn_zygote(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what,
+                       int socket)
+{
+    return start(env, child, what, socket);
 }

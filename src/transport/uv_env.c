@@ -298,6 +298,9 @@ static const struct mu_env_ops ops = {
     .child_resume = mu_uv_child_resume,
     .child_leave = mu_uv_child_leave,
     .children_until = mu_uv_children_until,
+    .standbys_open = mu_uv_standbys_open,
+    .standbys_want = mu_uv_standbys_want,
+    .standbys_close = mu_uv_standbys_close,
 };
 
 static int start_handles(struct mu_uv_env *uv)

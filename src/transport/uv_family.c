@@ -185,7 +185,7 @@ static bool kill_doomed(struct mu_uv_families *f)
     MU_LIST_FOREACH (it, &f->children) {
         struct mu_uv_child *c = child_of(it);
 
-        all = all && c->killing;
+        all = all && (c->killing || c->aside);
         if (c->killing && c->cgroup && c->alive > 0) {
             (void)mu_cgroup_kill(&f->cgroup, c->number);
         }
@@ -210,7 +210,7 @@ static bool judge(struct mu_uv_families *f, size_t strays)
     bool again = false;
 
     MU_LIST_FOREACH (it, &f->children) {
-        left += child_of(it)->empty_surveys < 2;
+        left += child_of(it)->empty_surveys < 2 && !child_of(it)->aside;
     }
     MU_LIST_FOREACH (it, &f->children) {
         struct mu_uv_child *c = child_of(it);
@@ -218,7 +218,7 @@ static bool judge(struct mu_uv_families *f, size_t strays)
         if (!c->reaped || c->empty_surveys >= 2) {
             continue;
         }
-        if (c->alive > 0 || (left == 1 && strays > 0)) {
+        if (c->alive > 0 || (left == 1 && strays > 0 && !c->aside)) {
             c->empty_surveys = 0;
             continue;
         }
@@ -227,7 +227,7 @@ static bool judge(struct mu_uv_families *f, size_t strays)
             again = true;
             continue;
         }
-        left--;
+        left -= !c->aside;
         mu_uv_child_end_soon(c);
     }
     return again;

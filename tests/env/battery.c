@@ -322,7 +322,7 @@ static const struct CMUnitTest time_tests[] = {
 
 /* All of it. */
 
-#define TESTS_MAX 64u
+#define TESTS_MAX 96u
 
 static int set_up(void **state)
 {
@@ -364,7 +364,7 @@ void battery_tcp_refused(struct env_under_test *eut, struct mu_addr *ret)
 int battery_main(const char *name, struct env_under_test *eut)
 {
     const struct CMUnitTest *lists[] = {time_tests, battery_conn_tests, battery_end_tests,
-                                        battery_child_tests};
+                                        battery_child_tests, battery_standby_tests};
     struct CMUnitTest all[TESTS_MAX];
     size_t count = 0;
 

@@ -113,6 +113,7 @@ void pair_end(struct pair *pair);
 
 /* The tests by subject; each list ends with a NULL test_func. */
 extern const struct CMUnitTest battery_child_tests[];
+extern const struct CMUnitTest battery_standby_tests[];
 extern const struct CMUnitTest battery_conn_tests[];
 extern const struct CMUnitTest battery_end_tests[];
 

@@ -24,6 +24,9 @@
  *   cat                  copies standard input to standard output
  *   cwd                  writes its directory
  *   closed               closes standard output and error
+ *   dies=MS              ends by SIGKILL after that time
+ *   zygote               forks standbys, as core/child.h has them, for ever
+ *   refuse=WHY           as a zygote, refuses
  */
 #include <dirent.h>
 #include <errno.h>
@@ -38,6 +41,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "zoo_zygote.h"
 
 static const char *self;
 
@@ -306,6 +311,18 @@ static void act_on(const char *arg)
 
         printf("%s\n", getcwd(path, sizeof(path)) == NULL ? "?" : path);
         fflush(stdout);
+    } else if (is(arg, "zygote", &v)) {
+        zoo_zygote();
+    } else if (is(arg, "refuse", &v)) {
+        zoo_refuse(v);
+    } else if (is(arg, "dies", &v)) {
+        pid_t pid = getpid();
+
+        if (fork() == 0) {
+            rest(strtol(v, NULL, 10));
+            (void)kill(pid, SIGKILL);
+            _exit(0);
+        }
     } else if (is(arg, "closed", &v)) {
         (void)close(1);
         (void)close(2);
