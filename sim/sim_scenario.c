@@ -72,6 +72,7 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_agent_numb,
     &mu_sim_scenario_agent_spendthrift,
     &mu_sim_scenario_agent_start,
+    &mu_sim_scenario_agent_warm,
     &mu_sim_scenario_hm_state,
     &mu_sim_scenario_hm_state_torn,
     &mu_sim_scenario_p2pd,

@@ -21,6 +21,7 @@
 extern const struct mu_sim_scenario mu_sim_scenario_agent;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_early;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_fence;
+extern const struct mu_sim_scenario mu_sim_scenario_agent_warm;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_hourly;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_numb;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_spendthrift;

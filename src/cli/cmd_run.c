@@ -410,6 +410,7 @@ static struct mu_agent_service_config make_config(struct run_options *o)
         .config = o->rdzv.config,
     };
     c.argv = (const char *const *)o->argv.items;
+    c.zygote = o->zygote.count == 0 ? NULL : (const char *const *)o->zygote.items;
     c.inherited = (const char *const *)environ;
     c.role = o->role;
     c.identical = variable_is("TORCH_ELASTIC_WORKER_IDENTICAL", "1");

@@ -218,6 +218,9 @@ static int take_option(struct parse *p, const struct cli_option *o, const char *
     if (o->value == NULL && value != NULL && o->type != CLI_GONE) {
         return cli_usage(p->verb->name, "--%s takes no value", o->name);
     }
+    if (value == NULL) {
+        value = o->otherwise;
+    }
     if (o->value != NULL && value == NULL && o->type != CLI_GONE) {
         if (p->at + 1 >= p->argc || !may_be_value(p->verb, p->argv[p->at + 1])) {
             return cli_usage(p->verb->name, "--%s needs a value (%s)", o->name, o->value);
@@ -288,7 +291,8 @@ static const char *find_format(const struct parse *p, const struct cli_option *l
                 o = &p->verb->options[k];
             }
         }
-        value_follows = word[len] == '\0' && (o == NULL || o->value != NULL);
+        value_follows =
+            word[len] == '\0' && (o == NULL || (o->value != NULL && o->otherwise == NULL));
         if (o == log && (word[len] == '=' || i + 1 < p->argc)) {
             format = word[len] == '=' ? word + len + 1 : p->argv[i + 1];
         }

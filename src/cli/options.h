@@ -50,6 +50,8 @@ struct cli_option {
     const char *const *of; /* the values it takes, ended by NULL; NULL: any value */
     bool *given;           /* set to true if the command line or the variable gave it; or NULL */
     bool whole;            /* with cli_verb.argparse: the name cannot be abbreviated */
+    const char *otherwise; /* its value if none follows "=": the next word never is its value.
+                              NULL: it needs a value */
     uint32_t bare;         /* greatest time without a unit, in seconds; 0: a day. Larger ones are
                               probably milliseconds and are refused. */
 };

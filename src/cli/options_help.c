@@ -43,8 +43,9 @@ void cli_help(const struct cli_verb *verb)
         if (o->letter != 0) {
             (void)snprintf(letter, sizeof(letter), "-%c, ", o->letter);
         }
-        (void)snprintf(left, sizeof(left), "%s--%s%s%s", letter, o->name,
-                       o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
+        (void)snprintf(left, sizeof(left), o->otherwise != NULL ? "%s--%s[=%s%s]" : "%s--%s%s%s",
+                       letter, o->name, o->value != NULL && o->otherwise == NULL ? " " : "",
+                       o->value != NULL ? o->value : "");
         if (strlen(left) > 26) {
             printf("  %s\n  %-26s %s\n", left, "", o->help);
         } else {
@@ -78,6 +79,9 @@ static json_t *option_json(const struct cli_option *o)
 
     if (o->value != NULL) {
         (void)json_object_set_new(object, "value", json_string(o->value));
+    }
+    if (o->otherwise != NULL) {
+        (void)json_object_set_new(object, "otherwise", json_string(o->otherwise));
     }
     if (o->letter != 0) {
         (void)json_object_set_new(object, "letter", json_stringn(&o->letter, 1));

@@ -124,6 +124,8 @@ static const struct cli_option options[] = {
      .whole = true},
     {"store-backing", "URL", "keep the workers' store in etcd (etcd://HOST,HOST/PREFIX)", CLI_TEXT,
      &parsed.store_backing, 0, .whole = true},
+    {"warm", "MODULES", "restart workers from processes that have imported these (torch)", CLI_TEXT,
+     &parsed.warm, 0, .whole = true, .otherwise = "torch"},
     {"http", "HOST:PORT", "serve a status page of the agent and its workers", CLI_TEXT,
      &parsed.http, 0, .whole = true},
     CLI_LOG_OPTIONS(parsed.log),

@@ -64,6 +64,7 @@ struct run_options {
     const char *signal_map, *verdict, *store_backing, *max_losses;
     const char *exclude_after, *exclude_action, *check;
     double exclude_for, check_timeout;
+    const char *warm; /* modules, or NULL */
     bool keep_trying;
     const char *http;
     struct cli_log_options log;
@@ -81,7 +82,8 @@ struct run_options {
     uint32_t losses_max; /* if max_losses is given */
     uint64_t losses_ms;
     uint64_t grace_ms;
-    struct run_texts argv; /* a worker's; ${local_rank} is not replaced yet */
+    struct run_texts argv;   /* a worker's; ${local_rank} is not replaced yet */
+    struct run_texts zygote; /* --warm: the command that keeps standbys; empty: there is none */
     struct mu_std_masks redirect_masks;
     struct mu_std_masks tee_masks;
     struct mu_rank_filter shown;          /* --local-ranks-filter */
@@ -116,6 +118,10 @@ uint32_t run_machine_count_devices(const char *visible);
 /** Settles on which CPUs each worker runs (--numa-binding). Returns 0, or CLI_FAILED after it has
  * printed the error. */
 int run_cpus_resolve(struct run_options *o, const struct run_machine *machine);
+
+/** Makes the command that keeps standbys of `o->argv` (--warm), or prints why there is none.
+ * Returns 0, or CLI_USAGE or CLI_FAILED after it has printed the error. */
+int run_warm_resolve(struct run_options *o);
 
 /** Prints one sentence to standard error, or writes it to the log. */
 void run_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));

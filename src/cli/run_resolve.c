@@ -542,12 +542,16 @@ int run_options_resolve(struct run_options *o, const struct run_machine *machine
     if (err == 0) {
         err = resolve_output(o);
     }
-    return err != 0 ? err : resolve_command(o);
+    if (err == 0) {
+        err = resolve_command(o);
+    }
+    return err != 0 ? err : run_warm_resolve(o);
 }
 
 void run_options_fini(struct run_options *o)
 {
     run_texts_fini(&o->argv);
+    run_texts_fini(&o->zygote);
     mu_std_masks_fini(&o->redirect_masks);
     mu_std_masks_fini(&o->tee_masks);
     mu_rank_filter_fini(&o->shown);

@@ -7,6 +7,7 @@
  *
  *     imported        it can fork now          5            fork so many
  *     refused WHY     it never will
+ *     failed WHY      it ends, and another one may do better
  *     ready PID       from a standby, with a socket of its own
  *
  * On a standby's comes one message, which is all that it ever gets: it has descriptors with it, a
@@ -33,6 +34,8 @@
 #define FDS_MAX     8
 /* A standby that has not come after this time is not expected any more. */
 #define EXPECTED_MS 10000
+/* A zygote that hangs in the kernel is left to the watcher after this time. */
+#define END_MS 2000
 
 struct standby {
     struct mu_list link; /* of zygote->waiting */
@@ -57,7 +60,8 @@ struct zygote {
     uint32_t expected; /* asked for, and not here yet */
     mu_mono_t expected_until;
     struct mu_list waiting;
-    unsigned handles; /* libuv handles that are not closed yet */
+    struct mu_timer timer; /* from the close on */
+    unsigned handles;      /* libuv handles that are not closed yet */
     struct mu_errmsg why;
 };
 
@@ -69,6 +73,7 @@ static void consider_end(struct zygote *z)
     struct mu_standbys *owner = z->owner;
 
     if (z->gone && z->handles == 0) {
+        mu_env_timer_arm(&z->uv->env, &z->timer, MU_MONO_NEVER);
         if (owner != NULL) {
             z->uv->live--;
             owner->impl = NULL;
@@ -120,14 +125,25 @@ static void end_all(struct zygote *z)
     }
 }
 
+static void on_timer(struct mu_timer *timer)
+{
+    struct zygote *z = MU_CONTAINER_OF(timer, struct zygote, timer);
+
+    if (!z->gone) {
+        mu_uv_child_leave(&z->uv->env, &z->child, SIGKILL, 0);
+        z->gone = true;
+        consider_end(z);
+    }
+}
+
 void mu_uv_standbys_close(struct mu_env *env, struct mu_standbys *standbys)
 {
     struct zygote *z = standbys->impl;
 
-    (void)env;
     if (!z->closing) {
         z->closing = true;
         end_all(z);
+        mu_env_timer_arm(env, &z->timer, mu_mono_add_ms(mu_env_now(env).mono, END_MS));
     }
 }
 
@@ -246,9 +262,9 @@ static void hear(struct zygote *z, const char *text, int fd)
     if (strcmp(text, "imported") == 0) {
         z->imported = true;
         ask(z);
-    } else if (strncmp(text, "refused ", 8) == 0) {
-        z->refused = true;
-        (void)mu_err(&z->why, 0, "%s", text + 8);
+    } else if (strncmp(text, "refused ", 8) == 0 || strncmp(text, "failed ", 7) == 0) {
+        z->refused = text[0] == 'r';
+        (void)mu_err(&z->why, 0, "%s", strchr(text, ' ') + 1);
     }
 }
 
@@ -336,6 +352,7 @@ int mu_uv_standbys_open(struct mu_env *env, struct mu_standbys *standbys,
     if (rc == 0) {
         *z = (struct zygote){.owner = standbys, .uv = uv, .fd = fds[0], .child.on = &zygote_events};
         mu_list_init(&z->waiting);
+        mu_timer_init(&z->timer, on_timer);
         rc = uv_poll_init(&uv->loop, &z->poll, fds[0]);
     }
     if (rc == 0) {

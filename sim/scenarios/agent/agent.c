@@ -459,6 +459,10 @@ static struct mu_sim_faults draw_cuts(struct mu_prng *prng)
 SIM_SCENARIO(agent, "agent",
              "whole agents: one generation at a time, all reaped, the budget kept, all end",
              draw_faults, false, run_agents(sim, AGENTS_PLANT_NOTHING, false))
+SIM_SCENARIO(agent_warm, "agent-warm",
+             "agents with standbys, some of whose zygotes refuse or die: the same promises",
+             draw_faults, false,
+             run_world(sim, (struct agents_world){.sim = sim, .warm = true}, FAULTY_NS))
 SIM_SCENARIO(agent_fence, "agent-fence",
              "agents that are cut off, paused and killed: one world at a time, no restart charged",
              draw_cuts, false, run_agents(sim, AGENTS_PLANT_NOTHING, true))

@@ -174,6 +174,13 @@ static void check_environment(struct agents_node *n, const struct mu_spawn *what
     m->ranks |= UINT64_C(1) << rank;
 }
 
+static void forget_rank(struct agents_node *n, const struct mu_spawn *what)
+{
+    struct agents_meeting *m = find_meeting(n->life, n->life->agent->attempt.round);
+
+    m->ranks &= ~(UINT64_C(1) << strtoul(variable(what, "RANK"), NULL, 10));
+}
+
 int agents_script(void *arg, struct mu_sim_host *host, const struct mu_spawn *what,
                   const char *const **ret_script)
 {
@@ -184,6 +191,9 @@ int agents_script(void *arg, struct mu_sim_host *host, const struct mu_spawn *wh
     memset((void *)w->words, 0, sizeof(w->words));
     w->word_count = 0;
     if (!w->healed && !w->quiet && !w->steady && agents_draw(w, 100) == 0) {
+        if (what->from != NULL) {
+            forget_rank(n, what); /* it is started again, plainly */
+        }
         return -ENOENT;
     }
     if (agents_draw(w, 8) < w->odd_of_8) {
@@ -407,6 +417,19 @@ static void configure(struct agents_life *l, struct mu_agent_service_config *c)
     c->inherited = l->inherited;
 }
 
+/* Most zygotes do their work, some refuse it, and some die every few seconds. */
+static void configure_standbys(struct agents_life *l, struct mu_agent_service_config *c)
+{
+    struct agents_world *w = l->node->world;
+    uint32_t kind = agents_draw(w, 4);
+
+    (void)snprintf(l->death, sizeof(l->death), "dies=%" PRIu32, 1 + agents_draw(w, 8000));
+    l->zygote[0] = "zoo";
+    l->zygote[1] = "zygote";
+    l->zygote[2] = kind == 0 ? "refuse=no" : kind == 1 ? l->death : NULL;
+    c->zygote = l->zygote;
+}
+
 int agents_node_start(struct mu_env *env, void *arg)
 {
     struct agents_node *n = arg;
@@ -421,6 +444,9 @@ int agents_node_start(struct mu_env *env, void *arg)
     n->gone = true;
     n->ended = false;
     configure(l, &config);
+    if (n->world->warm) {
+        configure_standbys(l, &config);
+    }
     rc = mu_agent_service_new(env, &config,
                               &(struct mu_agent_service_events){.log = on_log,
                                                                 .prepare = on_prepare,

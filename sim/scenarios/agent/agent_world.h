@@ -57,6 +57,8 @@ struct agents_life {
     char mark[40]; /* ATTEMPT=..., in the environment of its workers */
     const char *argv[2];
     const char *inherited[2];
+    const char *zygote[4];
+    char death[24]; /* dies=..., of the zygote */
 };
 
 struct agents_serving {
@@ -99,6 +101,7 @@ struct agents_world {
     uint32_t odd_of_8;  /* how many do odd things */
     bool signals;
     bool supervised;
+    bool warm; /* agents have standbys */
     bool disk;
     bool memory;
     bool steady;          /* no worker fails by itself, and no restart is charged */

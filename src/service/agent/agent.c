@@ -106,6 +106,9 @@ static void finish_free(struct mu_agent_service *s)
     mu_env_timer_arm(s->env, &s->host_timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->wait_timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->check.timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->warm_timer, MU_MONO_NEVER);
+    mu_free((void *)s->warm_envp);
+    mu_buf_fini(&s->warm_env);
     mu_failure_fini(&s->verdict.first_failure);
     mu_agent_workers_fini(s);
     mu_free(s);
@@ -255,7 +258,7 @@ void mu_agent_settle(struct mu_agent_service *s)
         }
         return;
     }
-    if (s->freeing && mu_list_empty(&s->rounds) && !s->check.spawned) {
+    if (s->freeing && mu_list_empty(&s->rounds) && !s->check.spawned && mu_agent_warm_end(s)) {
         if (s->rdzv != NULL) {
             struct mu_rdzv_handler *rdzv = s->rdzv;
 
@@ -293,6 +296,7 @@ static void take_end(struct mu_agent_service *s, const struct mu_agent_update *u
     (void)mu_err(&s->text, 0, "%s", u->text);
     mu_agent_workers_leave(s);
     mu_agent_check_stop(s);
+    (void)mu_agent_warm_end(s);
     mu_env_timer_arm(s->env, &s->end_timer, mu_mono_add_ms(mu_env_now(s->env).mono, wait_ms));
 }
 
@@ -635,6 +639,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     mu_timer_init(&s->host_timer, on_host_timer);
     mu_timer_init(&s->wait_timer, on_wait_timer);
     mu_agent_check_init(s);
+    mu_agent_warm_init(s);
     err = mu_agent_init(&s->machine, &config->policy, reterr_msg);
     if (err == 0) {
         err = mu_agent_workers_init(s);
@@ -658,6 +663,7 @@ void mu_agent_service_start(struct mu_agent_service *s)
 {
     s->since = mu_env_now(s->env).mono;
     s->in_call = true;
+    mu_agent_warm_start(s);
     mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_START});
     s->in_call = false;
 }

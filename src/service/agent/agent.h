@@ -34,6 +34,7 @@
 #include "core/buf.h"
 #include "core/child.h"
 #include "proto/agent/agent.h"
+#include "proto/agent/warm.h"
 #include "service/agent/exchange.h"
 #include "service/rdzv/rdzv.h"
 
@@ -67,6 +68,8 @@ struct mu_agent_service_config {
     const char *check; /* or NULL: a command for the shell that decides whether this node is fit
                             to join */
     uint32_t check_ms; /* how long it may take. 60 s */
+    const char *const *zygote; /* NULL, or the command of a process that keeps standbys of workers
+                                   ready (core/child.h) */
 };
 
 /** Policy and times have their defaults; the caller sets the rest. */

@@ -8,6 +8,7 @@
  *     failure.c   the first failure: publishing and reading it
  *     step.c      steps of training, as workers report them
  *     workers.c   processes, their output and what they ask for
+ *     warm.c      standbys, of which workers are made
  *     verdict.c   the verdict, for people and programs
  *
  * Facts come in as callbacks of the environment, of the rendezvous, of stores. Each becomes an
@@ -96,6 +97,8 @@ struct mu_agent_worker {
     bool spawned; /* a process exists, until `gone` */
     bool running; /* since `started` */
     bool ever_ran;
+    bool warm;      /* it was a standby */
+    bool again;     /* as that it could not start: it is started plainly when it is gone */
     int signal_due; /* a signal that came before it ran */
     bool kill_due;
     struct mu_agent_worker_end end;
@@ -194,6 +197,15 @@ struct mu_agent_service {
     int last_signal;
     mu_mono_t since;
 
+    struct mu_warm warm;
+    struct mu_standbys standbys;
+    struct mu_timer warm_timer;
+    const char **warm_envp; /* the zygote's; owned */
+    struct mu_buf warm_env; /* its last variable; owned */
+    uint32_t warm_waited;   /* how many waited when we looked last */
+    bool warm_told;         /* that all of them wait */
+    bool ran;               /* workers were started before */
+
     bool freeing;
     bool rdzv_freed;
 };
@@ -265,6 +277,22 @@ void mu_agent_failure_tell_running(struct mu_agent_service *s);
 void mu_agent_failure_list_own(struct mu_agent_service *s);
 /** Workers start again: a failure of the rounds before was recovered from, and ends nothing. */
 void mu_agent_failure_forget(struct mu_agent_service *s);
+
+/* warm.c */
+void mu_agent_warm_init(struct mu_agent_service *s);
+/** Starts the zygote, if the configuration has one. */
+void mu_agent_warm_start(struct mu_agent_service *s);
+/** Where workers come from; NULL: no standby waits. */
+struct mu_standbys *mu_agent_warm_standbys(struct mu_agent_service *s);
+/** Workers were started; s->workers tells which of them were standbys. */
+void mu_agent_warm_used(struct mu_agent_service *s);
+/** All of them run: the next standbys are due. */
+void mu_agent_warm_running(struct mu_agent_service *s);
+/** A standby could not become a worker. */
+void mu_agent_warm_refused(struct mu_agent_service *s, uint32_t local_rank, const char *why);
+/** No more workers are started. Returns whether there are no standbys any more; mu_agent_settle()
+ * is called when there are none. */
+bool mu_agent_warm_end(struct mu_agent_service *s);
 
 /* workers.c */
 int mu_agent_workers_init(struct mu_agent_service *s);

@@ -164,6 +164,11 @@ static void on_started(struct mu_child *child, int status)
     struct mu_agent_worker *w = child_worker(child);
     struct mu_agent_service *s = w->s;
 
+    if (status != 0 && w->warm) {
+        mu_agent_warm_refused(s, w->local_rank, child->error.text);
+        w->again = true; /* once it is gone */
+        return;
+    }
     if (status != 0) {
         tell_spawn_failed(s, w->local_rank, status, child->error.text);
         return;
@@ -184,6 +189,7 @@ static void on_started(struct mu_child *child, int status)
         if (s->events.started != NULL) {
             s->events.started(s->events.context, &s->attempt);
         }
+        mu_agent_warm_running(s);
         mu_agent_tell(
             s, (struct mu_agent_event){.type = MU_AGENT_SPAWNED, .generation = s->generation});
     }
@@ -262,11 +268,16 @@ static void forget_child(struct mu_agent_worker *w)
     }
 }
 
+static void start_plainly(struct mu_agent_worker *w);
+
 static void on_gone(struct mu_child *child)
 {
     struct mu_agent_worker *w = child_worker(child);
 
     forget_child(w);
+    if (w->again && w->signal_due == 0 && !w->kill_due) {
+        start_plainly(w);
+    }
     maybe_gone(w->s);
 }
 
@@ -305,8 +316,25 @@ static void fill_env(const struct mu_agent_service *s, struct mu_agent_env *e)
     };
 }
 
+/* Makes it of a standby, if one waits, or else as a new process. */
+static int spawn_from(struct mu_agent_worker *w, struct mu_spawn *what,
+                      struct mu_standbys *standbys)
+{
+    int err = MUSTER_EAGAIN;
+
+    w->child = (struct mu_child){.on = &child_events};
+    w->channel = (struct mu_conn){.on = &channel_events};
+    if (standbys != NULL) {
+        what->from = standbys;
+        err = mu_env_spawn(w->s->env, &w->child, what);
+        what->from = NULL;
+    }
+    w->warm = err == 0;
+    return w->warm ? 0 : mu_env_spawn(w->s->env, &w->child, what);
+}
+
 static int spawn_one(struct mu_agent_worker *w, const struct mu_agent_env *e,
-                     struct mu_errmsg *reterr_msg)
+                     struct mu_standbys *standbys, struct mu_errmsg *reterr_msg)
 {
     struct mu_agent_service *s = w->s;
     const char *error_file =
@@ -331,9 +359,7 @@ static int spawn_one(struct mu_agent_worker *w, const struct mu_agent_env *e,
         if (s->events.streams != NULL) {
             s->events.streams(s->events.context, w->local_rank, &what);
         }
-        w->child = (struct mu_child){.on = &child_events};
-        w->channel = (struct mu_conn){.on = &channel_events};
-        err = mu_env_spawn(s->env, &w->child, &what);
+        err = spawn_from(w, &what, standbys);
     }
     if (err == 0) {
         w->spawned = true;
@@ -363,6 +389,23 @@ static void reset_worker(struct mu_agent_worker *w)
     w->raised = false;
     w->failed = false;
     w->held = false;
+    w->warm = false;
+    w->again = false;
+}
+
+/* Its standby could not become it. */
+static void start_plainly(struct mu_agent_worker *w)
+{
+    struct mu_errmsg msg = {{0}};
+    struct mu_agent_env e;
+    int err;
+
+    w->again = false;
+    fill_env(w->s, &e);
+    err = spawn_one(w, &e, NULL, &msg);
+    if (err != 0) {
+        tell_spawn_failed(w->s, w->local_rank, err, msg.text);
+    }
 }
 
 static void begin_attempt(struct mu_agent_service *s, uint64_t generation, uint32_t restart_count)
@@ -402,9 +445,10 @@ void mu_agent_workers_spawn(struct mu_agent_service *s, uint64_t generation, uin
         err = s->events.prepare(s->events.context, &s->attempt, &msg);
     }
     while (err == 0 && i < s->config.policy.workers) {
-        err = spawn_one(&s->workers[i], &e, &msg);
+        err = spawn_one(&s->workers[i], &e, mu_agent_warm_standbys(s), &msg);
         i += err == 0;
     }
+    mu_agent_warm_used(s);
     if (err != 0) {
         tell_spawn_failed(s, i, err, msg.text);
         maybe_gone(s);

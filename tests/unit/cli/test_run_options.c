@@ -467,6 +467,68 @@ static void test_run_options_command_is_pythons_unless_told(void **state)
     assert_string_equal(o.argv.items[4], "/abs/train.py");
 }
 
+/* The command of the zygote, without the program that it runs. */
+static void assert_zygote(const char *line, const char *before, const char *behind)
+{
+    char text[512] = "";
+    size_t at = 0;
+    size_t len = 0;
+
+    assert_parses(line);
+    while (at < o.zygote.count && strcmp(o.zygote.items[at], "-c") != 0) {
+        len += (size_t)snprintf(text + len, sizeof(text) - len, "%s ", o.zygote.items[at++]);
+    }
+    assert_string_equal(text, before);
+    assert_non_null(strstr(o.zygote.items[at + 1], "exec(sys.argv[1])"));
+    assert_non_null(strstr(o.zygote.items[at + 2], "def fork_standbys"));
+    text[len = 0] = '\0';
+    for (at += 3; at < o.zygote.count; at++) {
+        len += (size_t)snprintf(text + len, sizeof(text) - len, "%s ", o.zygote.items[at]);
+    }
+    assert_string_equal(text, behind);
+}
+
+static void assert_plain(const char *line, const char *why)
+{
+    assert_parses(line);
+    assert_int_equal(o.zygote.count, 0);
+    assert_true((said[0] == '\0') == (why[0] == '\0'));
+    assert_non_null(strstr(said, why));
+}
+
+static void test_run_options_warm_has_a_command_of_its_own(void **state)
+{
+    (void)state;
+    (void)setenv("PYTHON_EXEC", "/opt/python", 1);
+    assert_plain("train.py", "");
+    assert_zygote("--warm train.py --x", "/opt/python -u ", "torch train.py --x ");
+    assert_zygote("--warm=numpy,a.b -m pack a", "/opt/python -u ", "numpy,a.b -m pack a ");
+    assert_zygote("--warm train.py --rank=${local_rank}", "/opt/python -u ",
+                  "torch train.py --rank=${local_rank} ");
+    assert_zygote("--warm --no-python python3.11 -OB -W error -Xdev x.py -c",
+                  "python3.11 -OB -W error -Xdev ", "torch x.py -c ");
+    assert_zygote("--warm --no-python /a/python -c pass b", "/a/python ", "torch -c pass b ");
+}
+
+static void test_run_options_warm_needs_python_and_modules(void **state)
+{
+    static const char *const bad[] = {"--warm= x",   "--warm=a, x",  "--warm=,a x", "--warm=a..b x",
+                                      "--warm=1a x", "--warm=a-b x", "--warm=. x"};
+
+    (void)state;
+    (void)unsetenv("PYTHON_EXEC");
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_refused(CLI_USAGE, bad[i], "does not name Python modules");
+    }
+    assert_plain("--warm --no-python ./prog a", "./prog is not started as");
+    assert_plain("--warm --no-python python3 -I a.py", "python3 is not started as");
+    assert_plain("--warm --no-python python3 -m", "python3 is not started as");
+    assert_plain("--warm --no-python python3 -u", "python3 is not started as");
+    assert_plain("--warm --no-python pythonista a.py", "pythonista is not started as");
+    assert_plain("--warm train${local_rank}.py", "their scripts differ by local rank");
+    assert_plain("--warm -m pack$local_rank", "their scripts differ by local rank");
+}
+
 static void test_run_options_masks_are_for_all_or_by_rank(void **state)
 {
     static const char *const bad[] = {"-r 4 x",     "-r 0:4 x", "-r 0: x",  "-r 0:1, x",
@@ -558,6 +620,8 @@ int main(void)
         TEST(test_run_options_own_words_reach_the_native_backend),
         TEST(test_run_options_say_what_only_python_can),
         TEST(test_run_options_command_is_pythons_unless_told),
+        TEST(test_run_options_warm_has_a_command_of_its_own),
+        TEST(test_run_options_warm_needs_python_and_modules),
         TEST(test_run_options_masks_are_for_all_or_by_rank),
         TEST(test_run_options_filters_are_lists),
         TEST(test_run_options_signals_have_names_and_other_names),
