@@ -11,9 +11,9 @@
  *     mu_succession_peer_in(), _peer_out(), _begin(), _seat(), _go(), _ready(), _abort()
  *                                                while we host: its hub
  *     mu_succession_tick(m, now)                 at mu_succession_deadline(m)
- *     while (mu_succession_next(m, &action))                 after each of these: what to do,
- *     while (mu_succession_next_answer(m, &asker, &answer))  whom to answer, and
- *     while (mu_succession_next_prepare(m, &peer, &prepare)) what to tell members
+ *     while (mu_succession_next_prepare(m, &peer, &prepare)) after each of these, in this order:
+ *     while (mu_succession_next_answer(m, &asker, &answer))  what to tell members, whom to answer,
+ *     while (mu_succession_next(m, &action))                 and what to do
  *
  * Terms and electorates. A run has terms 1, 2, ...; each has one host at most. The nodes of one
  * round are an ELECTORATE; a node votes in it by its rank. Electorate 0 (term 0, round 0) is the
@@ -61,7 +61,9 @@
  * So no promise is spent on an election that cannot succeed, nor on the loss of a host that only we
  * have lost. A promise is given once for a term, to one node, and after it nothing is accepted from
  * a lower term. A host that is asked by a voter of one of its bases that has promised a higher term
- * can never again count on that voter: it steps down, and stands with the others for a new term.
+ * can never again count on that voter: it steps down, and stands with the others for a new term. So
+ * does one that is asked or joined by a node with a later view than it can have given: it was
+ * started anew, and took an old run for a new one.
  *
  * The walk: 0, then 0 1, then 0 1 2, ... so that all meet at the first entries often. An entry that
  * was not reached is passed over for a while. Each waits for `patience`, which grows by half with
@@ -223,8 +225,7 @@ struct mu_succession_asker {
     void *owner;
     char name[MU_SUCCESSION_NAME_MAX + 1];
     struct mu_succession_ask ask;
-    mu_mono_t since; /* private from here */
-    struct mu_succession_answer answer;
+    struct mu_succession_answer answer; /* private from here */
     struct mu_list link;
 };
 
@@ -291,9 +292,10 @@ struct mu_succession {
 
     /* The walk. */
     struct mu_succession_line line;
-    uint32_t at;                            /* in the line */
-    uint32_t top;                           /* how far this turn of the walk goes */
-    bool asking;                            /* An ASK is under way, */
+    uint32_t endpoint_count; /* the first entries, of which we were told at the start */
+    uint32_t at;             /* in the line */
+    uint32_t top;            /* how far this turn of the walk goes */
+    bool asking;             /* An ASK is under way, */
     char asked[MU_SUCCESSION_NAME_MAX + 1]; /* to this address, */
     uint64_t asked_term;                    /* with this term. */
     uint64_t patience_ns;
@@ -312,10 +314,9 @@ struct mu_succession {
     struct mu_succession_legacy heritage; /* HOST: its bytes are lent until the next input */
     struct mu_list peers;
     uint32_t left[MU_SUCCESSION_CONFIGS]; /* voters of each base that left in good order */
-    struct mu_electorate preparing;       /* world 0: no round is being prepared */
-    enum mu_succession_step step;         /* how far it is; 0: seats are being given */
-    uint32_t seats;
-    uint32_t probe_at_entry;
+    struct mu_electorate preparing;       /* the round that is being prepared, or was last */
+    enum mu_succession_step step;         /* how far it is; 0: it is given up, or has not begun */
+    uint32_t probe_entry;                 /* of the line */
     mu_mono_t probe_at;
     uint32_t missing_count;
     char missing[MU_SUCCESSION_MISSING][MU_SUCCESSION_NAME_MAX + 1]; /* voters that were lost */
@@ -326,10 +327,10 @@ struct mu_succession {
 
 void mu_succession_init(struct mu_succession *m, const struct mu_succession_config *config);
 /** Borrows the line until another is set. `index`: our own place among the endpoints, which makes
- * us a voter of electorate 0; MU_SUCCESSION_NO_RANK: none. We walk from now on, until followed(). */
+ * us a voter of electorate 0; MU_SUCCESSION_NO_RANK: none. We walk until followed(). */
 void mu_succession_start(struct mu_succession *m, mu_mono_t now,
                          const struct mu_succession_line *endpoints, uint32_t index);
-/** We leave the run, or it is over: all is forgotten. Askers are the driver's again, as are peers. */
+/** We leave the run, or it is over: all is forgotten. Askers and peers are the driver's again. */
 void mu_succession_left(struct mu_succession *m);
 
 /* --- our host --------------------------------------------------------------------------------- */

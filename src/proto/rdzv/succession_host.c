@@ -1,0 +1,363 @@
+#include "proto/rdzv/succession_internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* A tenth of a second between two probes is enough for the longest line. */
+#define PROBE_MS_MIN 100
+
+/* --- beginning and ending to host ------------------------------------------------------------ */
+
+void mu_succession_host(struct mu_succession *m, mu_mono_t now, uint64_t term)
+{
+    struct mu_succession_action *a = mu_succession_push(m, MU_SUCCESSION_HOST);
+
+    m->state = MU_SUCCESSION_HOSTING;
+    m->host_term = term;
+    mu_succession_set(m->host, m->config.address);
+    m->give_up = MU_MONO_NEVER;
+    m->any_at = MU_MONO_NEVER;
+    m->step = 0;
+    m->missing_count = 0;
+    memset(m->left, 0, sizeof(m->left));
+    memset(&m->preparing, 0, sizeof(m->preparing));
+    m->probe_at = now;
+    a->term = term;
+    mu_trace(&m->config.trace, "succession.host", term, m->base_count);
+    mu_succession_answer_all(m, term, m->config.address);
+}
+
+void mu_succession_step_down(struct mu_succession *m, mu_mono_t now, uint64_t term,
+                             const char *address)
+{
+    struct mu_succession_action *a = mu_succession_push(m, MU_SUCCESSION_STEP_DOWN);
+
+    mu_trace(&m->config.trace, "succession.step_down", m->host_term, term);
+    a->term = term;
+    mu_succession_set(a->address, address);
+    while (mu_list_pop(&m->peers) != NULL) {
+    }
+    m->step = 0;
+    m->base_count = 0;
+    m->probe_at = MU_MONO_NEVER;
+    m->patience_ns = m->config.patience_ms * MU_NS_PER_MS;
+    if (address[0] != '\0') {
+        mu_succession_turn(m, term, address);
+        return;
+    }
+    m->state = MU_SUCCESSION_STANDING;
+    m->at = 0;
+    m->top = 0;
+    mu_succession_wait(m, now);
+    mu_succession_consider(m, now);
+}
+
+bool mu_succession_is_unknown(const struct mu_succession *m, const struct mu_succession_view *view)
+{
+    return view->count > 0 && (view->term > m->host_term ||
+                               (view->term == m->host_term && view->round >= m->first_round));
+}
+
+/* --- members --------------------------------------------------------------------------------- */
+
+static bool has_vote(const struct mu_succession *m, const struct mu_succession_peer *peer)
+{
+    for (uint32_t i = 0; i < m->base_count; i++) {
+        if (peer->votes[i] != MU_SUCCESSION_NO_RANK) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void stop_missing(struct mu_succession *m, const char *name)
+{
+    for (uint32_t i = 0; i < m->missing_count; i++) {
+        if (strcmp(m->missing[i], name) == 0) {
+            m->missing_count--;
+            memmove(m->missing[i], m->missing[i + 1],
+                    (m->missing_count - i) * sizeof(m->missing[0]));
+            return;
+        }
+    }
+}
+
+void mu_succession_peer_in(struct mu_succession *m, mu_mono_t now, struct mu_succession_peer *peer)
+{
+    mu_succession_sanitise(&peer->view);
+    peer->rank = MU_SUCCESSION_NO_RANK;
+    peer->said = 0;
+    peer->news = false;
+    for (uint32_t i = 0; i < MU_SUCCESSION_CONFIGS; i++) {
+        peer->votes[i] = i < m->base_count ? mu_succession_vote(&peer->view, &m->bases[i])
+                                           : MU_SUCCESSION_NO_RANK;
+    }
+    MU_LIST_FOREACH (it, &m->peers) {
+        struct mu_succession_peer *other = mu_succession_peer_of(it);
+
+        for (uint32_t i = 0; i < m->base_count; i++) {
+            if (other->votes[i] == peer->votes[i]) {
+                other->votes[i] = MU_SUCCESSION_NO_RANK;
+            }
+        }
+    }
+    mu_list_push(&m->peers, &peer->link);
+    stop_missing(m, peer->name);
+    if (mu_succession_is_unknown(m, &peer->view)) {
+        mu_succession_step_down(m, now, 0, "");
+        return;
+    }
+    peer->news = !peer->old && m->step == MU_SUCCESSION_BOUND && has_vote(m, peer);
+}
+
+static void miss(struct mu_succession *m, const struct mu_succession_peer *peer)
+{
+    stop_missing(m, peer->name);
+    if (m->missing_count < MU_SUCCESSION_MISSING) {
+        mu_succession_set(m->missing[m->missing_count++], peer->name);
+    }
+}
+
+/* --- the round that is being prepared -------------------------------------------------------- */
+
+static void tell(struct mu_succession *m, enum mu_succession_step step)
+{
+    m->step = step;
+    MU_LIST_FOREACH (it, &m->peers) {
+        struct mu_succession_peer *peer = mu_succession_peer_of(it);
+
+        peer->news = !peer->old && (peer->rank != MU_SUCCESSION_NO_RANK ||
+                                    (step == MU_SUCCESSION_BOUND && has_vote(m, peer)));
+    }
+    mu_trace(&m->config.trace, step == MU_SUCCESSION_TOLD ? "succession.tell" : "succession.bind",
+             m->preparing.term, m->preparing.round);
+}
+
+static bool all_are_told(const struct mu_succession *m)
+{
+    uint32_t told = 0;
+
+    MU_LIST_FOREACH (it, &m->peers) {
+        const struct mu_succession_peer *peer = mu_succession_peer_of(it);
+
+        told +=
+            peer->rank != MU_SUCCESSION_NO_RANK && (peer->old || peer->said >= MU_SUCCESSION_TOLD);
+    }
+    return told == m->preparing.world;
+}
+
+uint32_t mu_succession_count_ready(const struct mu_succession *m, uint32_t base)
+{
+    uint32_t ready = m->left[base];
+
+    MU_LIST_FOREACH (it, &m->peers) {
+        const struct mu_succession_peer *peer = mu_succession_peer_of(it);
+
+        ready += peer->votes[base] != MU_SUCCESSION_NO_RANK &&
+                 (peer->old || peer->said == MU_SUCCESSION_BOUND);
+    }
+    return ready;
+}
+
+bool mu_succession_is_ready(const struct mu_succession *m, uint32_t base)
+{
+    return (uint64_t)mu_succession_count_ready(m, base) * 2 >= m->bases[base].world;
+}
+
+static void commit(struct mu_succession *m)
+{
+    struct mu_succession_action *a = mu_succession_push(m, MU_SUCCESSION_COMMIT);
+
+    a->term = m->host_term;
+    a->round = m->preparing.round;
+    mu_trace(&m->config.trace, "succession.commit", a->term, a->round);
+    m->step = MU_SUCCESSION_COMMITTED;
+    m->bases[0] = m->preparing;
+    m->base_count = 1;
+    m->missing_count = 0;
+    memset(m->left, 0, sizeof(m->left));
+    MU_LIST_FOREACH (it, &m->peers) {
+        struct mu_succession_peer *peer = mu_succession_peer_of(it);
+
+        memset(peer->votes, 0xff, sizeof(peer->votes));
+        peer->votes[0] = peer->rank;
+        peer->news = false;
+    }
+}
+
+void mu_succession_commit_any(struct mu_succession *m)
+{
+    if (m->config.mode != MU_SUCCESSION_ANY || m->step != MU_SUCCESSION_BOUND) {
+        return;
+    }
+    MU_LIST_FOREACH (it, &m->peers) {
+        if (mu_succession_peer_of(it)->news) {
+            return;
+        }
+    }
+    commit(m);
+}
+
+static void look(struct mu_succession *m)
+{
+    if (m->step == MU_SUCCESSION_TOLD && all_are_told(m)) {
+        tell(m, MU_SUCCESSION_BOUND);
+    }
+    if (m->step != MU_SUCCESSION_BOUND || m->config.mode == MU_SUCCESSION_ANY) {
+        return;
+    }
+    for (uint32_t i = 0; i < m->base_count; i++) {
+        if (!mu_succession_is_ready(m, i)) {
+            return;
+        }
+    }
+    commit(m);
+}
+
+int mu_succession_begin(struct mu_succession *m, uint64_t round, uint32_t world,
+                        struct mu_errmsg *reterr_msg)
+{
+    if (m->state != MU_SUCCESSION_HOSTING) {
+        return mu_err(reterr_msg, MUSTER_ECLOSED, "this node does not host the run any more");
+    }
+    if (round < m->first_round || world == 0) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "round %" PRIu64 " cannot begin: the first free number is %" PRIu64, round,
+                      m->first_round);
+    }
+    if (m->base_count >= MU_SUCCESSION_CONFIGS) {
+        return mu_err(reterr_msg, MUSTER_ELIMIT,
+                      "too many hosts were lost while they began a round; start the run anew");
+    }
+    mu_succession_abort(m);
+    m->first_round = round + 1;
+    m->preparing = (struct mu_electorate){.term = m->host_term, .round = round, .world = world};
+    return 0;
+}
+
+void mu_succession_seat(struct mu_succession *m, struct mu_succession_peer *peer, uint32_t rank)
+{
+    (void)m;
+    peer->rank = rank;
+}
+
+void mu_succession_go(struct mu_succession *m, mu_mono_t now)
+{
+    if (m->state != MU_SUCCESSION_HOSTING) {
+        return;
+    }
+    m->probe_at = mu_mono_min(m->probe_at, mu_mono_add_ms(now, MU_SUCCESSION_PROBE_MS));
+    tell(m, m->config.mode == MU_SUCCESSION_ANY ? MU_SUCCESSION_BOUND : MU_SUCCESSION_TOLD);
+    look(m);
+}
+
+void mu_succession_ready(struct mu_succession *m, mu_mono_t now, struct mu_succession_peer *peer,
+                         uint64_t term, uint64_t round, enum mu_succession_step step)
+{
+    (void)now;
+    if (!mu_succession_waits(m) || term != m->host_term || round != m->preparing.round ||
+        step > m->step || step <= peer->said) {
+        return;
+    }
+    peer->said = step;
+    look(m);
+}
+
+void mu_succession_peer_out(struct mu_succession *m, mu_mono_t now, struct mu_succession_peer *peer,
+                            bool good)
+{
+    bool votes = has_vote(m, peer);
+
+    (void)now;
+    if (peer->link.next == NULL || mu_list_empty(&peer->link)) {
+        return;
+    }
+    mu_list_remove(&peer->link);
+    for (uint32_t i = 0; i < m->base_count; i++) {
+        /* One that never promises stands in nobody's way. */
+        m->left[i] += (good || peer->old) && peer->votes[i] != MU_SUCCESSION_NO_RANK;
+    }
+    if (votes && !good) {
+        miss(m, peer);
+    }
+    look(m);
+}
+
+void mu_succession_abort(struct mu_succession *m)
+{
+    m->step = 0;
+    memset(&m->preparing, 0, sizeof(m->preparing));
+    MU_LIST_FOREACH (it, &m->peers) {
+        struct mu_succession_peer *peer = mu_succession_peer_of(it);
+
+        peer->rank = MU_SUCCESSION_NO_RANK;
+        peer->said = 0;
+        peer->news = false;
+    }
+}
+
+bool mu_succession_waits(const struct mu_succession *m)
+{
+    return m->state == MU_SUCCESSION_HOSTING &&
+           (m->step == MU_SUCCESSION_TOLD || m->step == MU_SUCCESSION_BOUND);
+}
+
+bool mu_succession_next_prepare(struct mu_succession *m, struct mu_succession_peer **ret_peer,
+                                struct mu_succession_prepare *ret_prepare)
+{
+    MU_LIST_FOREACH (it, &m->peers) {
+        struct mu_succession_peer *peer = mu_succession_peer_of(it);
+
+        if (!peer->news) {
+            continue;
+        }
+        peer->news = false;
+        *ret_peer = peer;
+        memset(ret_prepare, 0, sizeof(*ret_prepare));
+        ret_prepare->term = m->host_term;
+        ret_prepare->step = m->step;
+        ret_prepare->round = m->preparing;
+        ret_prepare->round.rank = peer->rank;
+        ret_prepare->base_count = m->base_count;
+        memcpy(ret_prepare->bases, m->bases, sizeof(ret_prepare->bases));
+        return true;
+    }
+    return false;
+}
+
+/* --- probes ---------------------------------------------------------------------------------- */
+
+/* How many entries of the line may know of another host: an endpoint where an agent was started
+ * anew; or all, if members are missing that may have gone on without us. */
+static uint32_t count_probed(const struct mu_succession *m)
+{
+    if (mu_succession_waits(m)) {
+        return m->line.count;
+    }
+    if (m->host_term <= 1 && m->endpoint_count <= 1) {
+        return 0;
+    }
+    return m->endpoint_count < m->line.count ? m->endpoint_count : m->line.count;
+}
+
+void mu_succession_probe_tick(struct mu_succession *m, mu_mono_t now)
+{
+    uint32_t count = count_probed(m);
+    uint64_t apart_ms;
+
+    if (!mu_mono_reached(m->probe_at, now)) {
+        return;
+    }
+    if (count == 0) {
+        m->probe_at = MU_MONO_NEVER;
+        return;
+    }
+    apart_ms = MU_SUCCESSION_PROBE_MS / count;
+    m->probe_at = mu_mono_add_ms(now, apart_ms > PROBE_MS_MIN ? apart_ms : PROBE_MS_MIN);
+    m->probe_entry = (m->probe_entry + 1) % count;
+    if (strcmp(m->line.heirs[m->probe_entry].address, m->config.address) != 0) {
+        struct mu_succession_action *a = mu_succession_push(m, MU_SUCCESSION_PROBE);
+
+        mu_succession_set(a->address, m->line.heirs[m->probe_entry].address);
+    }
+}

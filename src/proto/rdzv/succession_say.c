@@ -1,0 +1,185 @@
+#include "proto/rdzv/succession_internal.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct text {
+    char *data;
+    size_t cap;
+    size_t len;
+};
+
+__attribute__((format(printf, 2, 3))) static void say(struct text *t, const char *format, ...)
+{
+    va_list args;
+    int n;
+
+    va_start(args, format);
+    n = vsnprintf(t->data + t->len, t->cap - t->len, format, args);
+    va_end(args);
+    if (n > 0) {
+        t->len = (size_t)n < t->cap - t->len ? t->len + (size_t)n : t->cap - 1;
+    }
+}
+
+/* --- names ----------------------------------------------------------------------------------- */
+
+struct names {
+    const char *list[MU_SUCCESSION_MISSING];
+    uint32_t count;
+    uint32_t more; /* that were not kept */
+};
+
+static void add(struct names *names, const char *name)
+{
+    for (uint32_t i = 0; i < names->count; i++) {
+        if (strcmp(names->list[i], name) == 0) {
+            return;
+        }
+    }
+    if (names->count < MU_SUCCESSION_MISSING) {
+        names->list[names->count++] = name;
+    } else {
+        names->more++;
+    }
+}
+
+/* "b", "b and c", "b, c and d", "b, c and 4 more" */
+static void say_names(struct text *t, const struct names *names)
+{
+    for (uint32_t i = 0; i < names->count; i++) {
+        bool last = i + 1 == names->count && names->more == 0;
+
+        say(t, "%s%s", i == 0 ? "" : last ? " and " : ", ", names->list[i]);
+    }
+    if (names->more > 0) {
+        say(t, " and %" PRIu32 " more", names->more);
+    }
+}
+
+static void say_missing(struct text *t, const struct names *names)
+{
+    if (names->count > 0) {
+        say(t, ", ");
+        say_names(t, names);
+        say(t, names->count + names->more == 1 ? " is missing" : " are missing");
+    }
+}
+
+static void say_electorate(struct text *t, uint32_t count, const struct mu_electorate *e)
+{
+    say(t, "%" PRIu32 " of %" PRIu32, count, e->world);
+    if (e->term == 0) {
+        say(t, " named endpoints");
+    } else {
+        say(t, " nodes of round %" PRIu64, e->round);
+    }
+}
+
+/* --- what is waited for ---------------------------------------------------------------------- */
+
+static bool asks_us(const struct mu_succession *m, const struct mu_succession_heir *heir,
+                    uint64_t term)
+{
+    MU_LIST_FOREACH (it, &m->askers) {
+        const struct mu_succession_asker *asker = mu_succession_asker_of(it);
+
+        if ((term == 0 || asker->ask.term == term) && strcmp(asker->name, heir->name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void explain_candidate(const struct mu_succession *m, struct text *t)
+{
+    uint64_t term = m->state == MU_SUCCESSION_CLAIMING ? m->promised : 0;
+    struct mu_succession_tally tally;
+    struct names names = {0};
+
+    mu_succession_count(m, term, &tally);
+    if (tally.view->count == 0) {
+        say(t, "waiting for nodes that have run before");
+        return;
+    }
+    if (tally.lacking == tally.view->count) {
+        return;
+    }
+    for (uint32_t i = 0; i < m->line.count; i++) {
+        const struct mu_succession_heir *heir = &m->line.heirs[i];
+
+        if (heir->name[0] != '\0' && strcmp(heir->address, m->config.address) != 0 &&
+            strcmp(heir->name, m->config.name) != 0 && !asks_us(m, heir, term)) {
+            add(&names, heir->name);
+        }
+    }
+    say(t, "waiting for promises: ");
+    say_electorate(t, tally.votes[tally.lacking], &tally.view->may[tally.lacking]);
+    say_missing(t, &names);
+}
+
+static void explain_host(const struct mu_succession *m, struct text *t)
+{
+    struct names names = {0};
+
+    if (m->step == MU_SUCCESSION_TOLD) {
+        MU_LIST_FOREACH (it, &m->peers) {
+            const struct mu_succession_peer *peer = mu_succession_peer_of(it);
+
+            if (peer->rank != MU_SUCCESSION_NO_RANK && !peer->old && peer->said == 0) {
+                add(&names, peer->name);
+            }
+        }
+        say(t, "waiting until all nodes of round %" PRIu64 " are ready", m->preparing.round);
+        say_missing(t, &names);
+        return;
+    }
+    for (uint32_t i = 0; i < m->missing_count; i++) {
+        add(&names, m->missing[i]);
+    }
+    for (uint32_t i = 0; i < m->base_count; i++) {
+        if (!mu_succession_is_ready(m, i)) {
+            say_electorate(t, mu_succession_count_ready(m, i), &m->bases[i]);
+            say(t, " are here");
+            say_missing(t, &names);
+            say(t, "; the others may have gone on without us, so this node waits for half of them "
+                   "(--succession any goes on alone)");
+            return;
+        }
+    }
+}
+
+void mu_succession_explain(const struct mu_succession *m, char *text, size_t cap)
+{
+    struct text t = {.data = text, .cap = cap};
+
+    text[0] = '\0';
+    switch (m->state) {
+    case MU_SUCCESSION_TURNING:
+        say(&t, "joining the host of term %" PRIu64 " at %s", m->host_term, m->host);
+        break;
+    case MU_SUCCESSION_WALKING:
+        if (m->asking) {
+            say(&t, "%s %s to host the run", m->asked_term == 0 ? "asking" : "waiting for",
+                m->asked);
+        } else {
+            say(&t, "none of the %" PRIu32 " nodes that could host the run can be reached",
+                m->line.count);
+        }
+        break;
+    case MU_SUCCESSION_STANDING:
+    case MU_SUCCESSION_CLAIMING:
+        explain_candidate(m, &t);
+        break;
+    case MU_SUCCESSION_HOSTING:
+        if (mu_succession_waits(m)) {
+            explain_host(m, &t);
+        }
+        break;
+    case MU_SUCCESSION_OUT:
+    case MU_SUCCESSION_FOLLOWING:
+        break;
+    }
+}
