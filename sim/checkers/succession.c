@@ -133,3 +133,16 @@ const char *succ_truth_commit(struct succ_truth *t, const struct succ_commit *co
     }
     return NULL;
 }
+
+const char *succ_truth_assigned(const struct succ_truth *t, uint32_t node, uint64_t term,
+                                uint64_t round, uint32_t rank)
+{
+    for (uint32_t i = 0; i < t->commit_count; i++) {
+        const struct succ_commit *c = &t->commits[i];
+
+        if (c->term == term && c->round == round && rank < c->world) {
+            return c->voters[rank].node == node ? NULL : "two nodes have the same rank";
+        }
+    }
+    return "a node runs in a round that was never committed";
+}

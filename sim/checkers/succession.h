@@ -7,7 +7,7 @@
  *  - A host knows, as one of its bases, the last round that was committed before it, by any host
  *    that no other has succeeded since; and a round that is committed later, by a host that was
  *    succeeded meanwhile and does not know, is one of its bases as well.
- *  - No two committed rounds have the same number.
+ *  - No two committed rounds have the same number; no two nodes have the same rank in one.
  *  - A host has the legacy of the last round that was committed before it, or a newer one.
  *  - Of two committed rounds of different terms one is dead: more than half of its nodes have
  *    promised a higher term, and so run nothing of it any more.
@@ -65,5 +65,8 @@ void succ_truth_follow(struct succ_truth *t, uint32_t node, uint64_t term);
 const char *succ_truth_host(struct succ_truth *t, uint32_t node, const struct mu_succession *m);
 /** `commit` is filled in but for the lives. */
 const char *succ_truth_commit(struct succ_truth *t, const struct succ_commit *commit);
+/** The node was told that this is its rank in a round. */
+const char *succ_truth_assigned(const struct succ_truth *t, uint32_t node, uint64_t term,
+                                uint64_t round, uint32_t rank);
 
 #endif

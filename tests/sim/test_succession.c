@@ -386,7 +386,8 @@ static void mix_node(uint32_t i)
 
     mix((uint64_t)m->state << 56 ^ m->promised << 48 ^ (uint64_t)m->promised_to[0] << 40 ^
         (uint64_t)m->host[0] << 32 ^ m->host_term << 24 ^ (uint64_t)m->at << 16 ^
-        (uint64_t)m->top << 8 ^ (uint64_t)m->asking << 1 ^ (uint64_t)(m->give_up.ns == UINT64_MAX));
+        (uint64_t)m->visit << 8 ^ (uint64_t)m->away << 2 ^ (uint64_t)m->asking << 1 ^
+        (uint64_t)(m->give_up.ns == UINT64_MAX));
     mix((uint64_t)m->asked[0] << 56 ^ m->asked_term << 48 ^ m->legacy.term << 40 ^
         m->legacy.version << 32 ^ (uint64_t)(m->probe_at.ns == UINT64_MAX) << 24 ^
         m->probe_entry << 16 ^ n->join_to << 8 ^ n->ask_to);
@@ -685,7 +686,7 @@ static void start(const struct plan *plan, enum succ_bug bug)
         w.nodes[i].failed = fail;
         w.nodes[i].truth = &w.truth;
         w.nodes[i].bug = bug;
-        succ_node_start(&w.nodes[i], w.now, i, NODES, plan->endpoints, i);
+        succ_node_start(&w.nodes[i], w.now, i, NODES, plan->endpoints, false, i);
         deliver_own();
     }
     level_times();

@@ -479,6 +479,7 @@ static void receive_as_member(struct succ_node *n, mu_mono_t now, uint32_t from,
         on_prepare(n, now, msg);
         break;
     case SUCC_ASSIGNED:
+        check(n, succ_truth_assigned(n->truth, n->id, msg->term, msg->round, msg->step));
         mu_succession_assigned(&n->m, msg->term, msg->round);
         n->round_term = msg->term;
         n->round = msg->round;
@@ -556,7 +557,7 @@ void succ_node_tick(struct succ_node *n, mu_mono_t now)
 }
 
 void succ_node_start(struct succ_node *n, mu_mono_t now, uint32_t id, uint32_t count,
-                     uint32_t endpoints, uint64_t seed)
+                     uint32_t endpoints, bool anew, uint64_t seed)
 {
     MU_ASSERT(count <= SUCC_NODES_MAX);
     n->id = id;
@@ -566,7 +567,7 @@ void succ_node_start(struct succ_node *n, mu_mono_t now, uint32_t id, uint32_t c
                                                              .seed = seed});
     mu_succession_start(&n->m, now,
                         &(struct mu_succession_line){.count = endpoints, .heirs = heirs},
-                        id < endpoints ? id : MU_SUCCESSION_NO_RANK);
+                        id < endpoints && !anew ? id : MU_SUCCESSION_NO_RANK);
     pump(n, now);
     mu_succession_set_line(&n->m, &(struct mu_succession_line){.count = count, .heirs = heirs});
 }

@@ -108,10 +108,10 @@ struct succ_node {
     void *context;
 };
 
-/** The endpoints are the first `endpoints` nodes of `count`. The rest of the struct is zero but for
- * the truth, the bug, and what it calls. */
+/** The endpoints are the first `endpoints` nodes of `count`; one that is started `anew` has no vote
+ * there. The rest of the struct is zero but for the truth, the bug, and what it calls. */
 void succ_node_start(struct succ_node *n, mu_mono_t now, uint32_t id, uint32_t count,
-                     uint32_t endpoints, uint64_t seed);
+                     uint32_t endpoints, bool anew, uint64_t seed);
 void succ_node_receive(struct succ_node *n, mu_mono_t now, uint32_t from,
                        const struct succ_msg *msg);
 /** Whether it has a host that it could lose. */

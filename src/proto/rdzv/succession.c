@@ -192,10 +192,7 @@ void mu_succession_lost(struct mu_succession *m, mu_mono_t now)
         m->any_at = mu_mono_add_ms(now, m->config.patience_ms * MU_SUCCESSION_ANY_PATIENCES);
     }
     if (m->state == MU_SUCCESSION_FOLLOWING || m->host_term == 0) {
-        m->at = 0;
-        m->top = 0;
-        m->patience_ns = m->config.patience_ms * MU_NS_PER_MS;
-        memset(m->passed_over, 0, sizeof(m->passed_over));
+        mu_succession_walk_home(m);
         m->state = MU_SUCCESSION_WALKING;
         mu_succession_walk(m, now);
     } else {
@@ -281,9 +278,7 @@ void mu_succession_set_line(struct mu_succession *m, const struct mu_succession_
 {
     MU_ASSERT(line->count <= MU_SUCCESSION_ENDPOINTS_MAX + MU_SUCCESSION_LINE_MAX);
     m->line = *line;
-    m->at = 0;
-    m->top = 0;
-    memset(m->passed_over, 0, sizeof(m->passed_over));
+    mu_succession_walk_home(m);
 }
 
 bool mu_succession_legacy_newer(const struct mu_succession_legacy *a,

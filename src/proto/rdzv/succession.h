@@ -65,9 +65,11 @@
  * does one that is asked or joined by a node with a later view than it can have given: it was
  * started anew, and took an old run for a new one.
  *
- * The walk: 0, then 0 1, then 0 1 2, ... so that all meet at the first entries often. An entry that
- * was not reached is passed over for a while. Each waits for `patience`, which grows by half with
- * every step to PATIENCE_GROWTH times, and has a random part.
+ * The walk: the first entry of the line that can be reached is home, and after each stay there one
+ * other is visited, in turn. A stay lasts for `patience`, a visit for a quarter of it, so that most
+ * nodes are at the same entry most of the time; visits are for those that see another first one. An
+ * entry that was not reached is passed over for a while. Patience grows by half with every step, to
+ * PATIENCE_GROWTH times, and has a random part.
  *
  * No call allocates. The machine borrows the line, the peers and the askers, which the driver owns.
  */
@@ -294,7 +296,8 @@ struct mu_succession {
     struct mu_succession_line line;
     uint32_t endpoint_count; /* the first entries, of which we were told at the start */
     uint32_t at;             /* in the line */
-    uint32_t top;            /* how far this turn of the walk goes */
+    uint32_t visit;          /* the entry that is, or was last, visited */
+    bool away;               /* on a visit, and not at home */
     bool asking;             /* An ASK is under way, */
     char asked[MU_SUCCESSION_NAME_MAX + 1]; /* to this address, */
     uint64_t asked_term;                    /* with this term. */

@@ -40,14 +40,12 @@ void mu_succession_step_down(struct mu_succession *m, mu_mono_t now, uint64_t te
     m->step = 0;
     m->base_count = 0;
     m->probe_at = MU_MONO_NEVER;
-    m->patience_ns = m->config.patience_ms * MU_NS_PER_MS;
+    mu_succession_walk_home(m);
     if (address[0] != '\0') {
         mu_succession_turn(m, term, address);
         return;
     }
     m->state = MU_SUCCESSION_STANDING;
-    m->at = 0;
-    m->top = 0;
     mu_succession_wait(m, now);
     mu_succession_consider(m, now);
 }

@@ -48,6 +48,8 @@ void mu_succession_turn(struct mu_succession *m, uint64_t term, const char *addr
 void mu_succession_walk(struct mu_succession *m, mu_mono_t now);
 /* Goes on to the next entry. */
 void mu_succession_walk_on(struct mu_succession *m, mu_mono_t now);
+/* Begins anew, with the first entry. */
+void mu_succession_walk_home(struct mu_succession *m);
 void mu_succession_hang_up(struct mu_succession *m);
 /* Starts the wait that ends with `give_up`. */
 void mu_succession_wait(struct mu_succession *m, mu_mono_t now);

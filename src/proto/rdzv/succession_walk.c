@@ -9,42 +9,55 @@ static bool is_us(const struct mu_succession *m, const char *address)
     return strcmp(address, m->config.address) == 0;
 }
 
-/* 0, 0 1, 0 1 2, ..., and then the whole line again and again. */
-static void advance(struct mu_succession *m)
+/* A visit is this much shorter than a stay at home. */
+#define VISIT_PART 4
+
+/* The first entry from `from` on, and around, that is not to be passed over; `count`: none. */
+static uint32_t find_entry(const struct mu_succession *m, uint32_t from, mu_mono_t now)
 {
-    if (m->at < m->top) {
-        m->at++;
-        return;
+    uint32_t count = m->line.count;
+
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t entry = (from + i) % count;
+
+        if (!mu_mono_before(now, m->passed_over[entry])) {
+            return entry;
+        }
     }
-    m->at = 0;
-    if (m->top + 1 < m->line.count) {
-        m->top++;
-    }
+    return count;
 }
 
-/* Finds an entry that is not to be passed over. False: there is none now. */
-static bool find_entry(struct mu_succession *m, mu_mono_t now)
+/* Home, a visit, home, the next visit, ... */
+static void advance(struct mu_succession *m, mu_mono_t now)
+{
+    uint32_t home = find_entry(m, 0, now);
+
+    if (!m->away && m->line.count > 0) {
+        m->visit = find_entry(m, (m->visit + 1) % m->line.count, now);
+        m->at = m->visit;
+    }
+    m->away = !m->away && m->visit != home;
+    m->at = m->away ? m->visit : home;
+}
+
+static mu_mono_t first_chance(const struct mu_succession *m)
 {
     mu_mono_t first = MU_MONO_NEVER;
 
     for (uint32_t i = 0; i < m->line.count; i++) {
         first = mu_mono_min(first, m->passed_over[i]);
     }
-    if (m->line.count == 0 || mu_mono_before(now, first)) {
-        m->give_up = m->line.count == 0 ? MU_MONO_NEVER : first;
-        return false;
-    }
-    while (mu_mono_before(now, m->passed_over[m->at])) {
-        advance(m);
-    }
-    return true;
+    return first;
+}
+
+static void wait_for(struct mu_succession *m, mu_mono_t now, uint64_t ns)
+{
+    m->give_up = mu_mono_add_ns(now, ns + mu_prng_below(&m->prng, ns / 2 + 1));
 }
 
 void mu_succession_wait(struct mu_succession *m, mu_mono_t now)
 {
-    uint64_t half = m->patience_ns / 2;
-
-    m->give_up = mu_mono_add_ns(now, m->patience_ns + mu_prng_below(&m->prng, half + 1));
+    wait_for(m, now, m->patience_ns);
 }
 
 static void grow_patience(struct mu_succession *m)
@@ -81,10 +94,15 @@ void mu_succession_walk(struct mu_succession *m, mu_mono_t now)
 {
     mu_succession_hang_up(m);
     m->state = MU_SUCCESSION_WALKING;
-    if (!find_entry(m, now)) {
+    if (m->at >= m->line.count || mu_mono_before(now, m->passed_over[m->at])) {
+        m->at = find_entry(m, 0, now);
+        m->away = false;
+    }
+    if (m->at >= m->line.count) {
+        m->give_up = first_chance(m);
         return;
     }
-    mu_succession_wait(m, now);
+    wait_for(m, now, m->away ? m->patience_ns / VISIT_PART : m->patience_ns);
     if (is_us(m, m->line.heirs[m->at].address)) {
         m->state = MU_SUCCESSION_STANDING;
         mu_trace(&m->config.trace, "succession.stand", m->at, 0);
@@ -96,10 +114,17 @@ void mu_succession_walk(struct mu_succession *m, mu_mono_t now)
 void mu_succession_walk_on(struct mu_succession *m, mu_mono_t now)
 {
     grow_patience(m);
-    if (m->line.count > 0) {
-        advance(m);
-    }
+    advance(m, now);
     mu_succession_walk(m, now);
+}
+
+void mu_succession_walk_home(struct mu_succession *m)
+{
+    m->at = 0;
+    m->visit = 0;
+    m->away = false;
+    m->patience_ns = m->config.patience_ms * MU_NS_PER_MS;
+    memset(m->passed_over, 0, sizeof(m->passed_over));
 }
 
 void mu_succession_get_ask(const struct mu_succession *m, struct mu_succession_ask *ret)
@@ -119,8 +144,8 @@ void mu_succession_unreached(struct mu_succession *m, mu_mono_t now)
     m->asking = false;
     if (m->at < m->line.count) {
         m->passed_over[m->at] = mu_mono_add_ns(now, m->patience_ns);
-        advance(m);
     }
+    advance(m, now);
     mu_succession_walk(m, now);
     mu_succession_consider(m, now);
 }
