@@ -65,6 +65,10 @@ static void read_view(struct world *w, struct mu_succession_view *v)
     if (small(w, 2) != 0) {
         v->told = read_electorate(w);
     }
+    v->past_count = (uint32_t)small(w, MU_SUCCESSION_PAST + 2);
+    for (uint32_t i = 0; i < v->past_count && i < MU_SUCCESSION_PAST; i++) {
+        v->past[i] = read_electorate(w);
+    }
 }
 
 static uint64_t read_term(struct world *w)
@@ -112,6 +116,10 @@ static uint32_t vote(const struct mu_succession_view *v, const struct mu_elector
     for (uint32_t i = 0; i < v->count; i++) {
         votes |= v->may[i].term == in->term && v->may[i].round == in->round &&
                  v->may[i].rank != MU_SUCCESSION_NO_RANK;
+    }
+    for (uint32_t i = 0; i < v->past_count; i++) {
+        votes |= v->past[i].term == in->term && v->past[i].round == in->round &&
+                 v->past[i].rank != MU_SUCCESSION_NO_RANK;
     }
     return votes | (v->count > 0 && v->told.world > 0 && v->told.term == in->term &&
                     v->told.round == in->round && v->told.rank != MU_SUCCESSION_NO_RANK);

@@ -364,6 +364,9 @@ static void mix_view(const struct mu_succession_view *v)
         mix_electorate(&v->may[i]);
     }
     mix_electorate(&v->told);
+    for (uint32_t i = 0; i < v->past_count; i++) {
+        mix_electorate(&v->past[i]);
+    }
 }
 
 static void mix_host(const struct succ_node *n)

@@ -22,16 +22,39 @@ bool mu_succession_view_later(const struct mu_succession_view *a,
     return a->step > b->step;
 }
 
-uint32_t mu_succession_vote(const struct mu_succession_view *view, const struct mu_electorate *in)
+static uint32_t find_rank(const struct mu_electorate *list, uint32_t count,
+                          const struct mu_electorate *in)
 {
-    for (uint32_t i = 0; i < view->count; i++) {
-        if (mu_electorate_same(&view->may[i], in)) {
-            return view->may[i].rank;
+    for (uint32_t i = 0; i < count; i++) {
+        if (mu_electorate_same(&list[i], in) && list[i].rank != MU_SUCCESSION_NO_RANK) {
+            return list[i].rank;
         }
     }
-    return view->count > 0 && view->told.world > 0 && mu_electorate_same(&view->told, in)
-               ? view->told.rank
-               : MU_SUCCESSION_NO_RANK;
+    return MU_SUCCESSION_NO_RANK;
+}
+
+uint32_t mu_succession_vote(const struct mu_succession_view *view, const struct mu_electorate *in)
+{
+    uint32_t rank = find_rank(view->may, view->count, in);
+
+    if (rank == MU_SUCCESSION_NO_RANK && view->count > 0 && view->told.world > 0) {
+        rank = find_rank(&view->told, 1, in);
+    }
+    return rank != MU_SUCCESSION_NO_RANK ? rank : find_rank(view->past, view->past_count, in);
+}
+
+/* Keeps the rank in a round, in the place of the oldest if need be. */
+static void remember(struct mu_succession_view *view, const struct mu_electorate *e)
+{
+    if (e->world == 0 || e->rank == MU_SUCCESSION_NO_RANK ||
+        find_rank(view->past, view->past_count, e) != MU_SUCCESSION_NO_RANK) {
+        return;
+    }
+    if (view->past_count == MU_SUCCESSION_PAST) {
+        view->past_count--;
+        memmove(&view->past[0], &view->past[1], view->past_count * sizeof(view->past[0]));
+    }
+    view->past[view->past_count++] = *e;
 }
 
 static bool is_sane(const struct mu_electorate *e)
@@ -46,6 +69,10 @@ void mu_succession_sanitise(struct mu_succession_view *view)
 
     for (uint32_t i = 0; sane && i < view->count; i++) {
         sane = is_sane(&view->may[i]);
+    }
+    sane = sane && view->past_count <= MU_SUCCESSION_PAST;
+    for (uint32_t i = 0; sane && i < view->past_count; i++) {
+        sane = is_sane(&view->past[i]);
     }
     if (!sane || (view->told.world > 0 && !is_sane(&view->told))) {
         memset(view, 0, sizeof(*view));
@@ -223,6 +250,8 @@ static bool make_view(const struct mu_succession *m, const struct mu_succession_
     ret->term = p->term;
     ret->round = round.round;
     ret->step = p->step;
+    ret->past_count = m->view.past_count;
+    memcpy(ret->past, m->view.past, sizeof(ret->past));
     for (uint32_t i = 0; i < p->base_count; i++) {
         ret->may[ret->count] = p->bases[i];
         ret->may[ret->count++].rank = mu_succession_vote(&m->view, &p->bases[i]);
@@ -246,6 +275,10 @@ void mu_succession_prepare(struct mu_succession *m, mu_mono_t now,
     if (!is_from_host(m, prepare->term) || !make_view(m, prepare, &view) ||
         !mu_succession_view_later(&view, &m->view)) {
         return;
+    }
+    remember(&view, &view.told);
+    for (uint32_t i = 0; i < view.count; i++) {
+        remember(&view, &view.may[i]);
     }
     m->view = view;
     mu_trace(&m->config.trace,
@@ -321,7 +354,11 @@ void mu_succession_tick(struct mu_succession *m, mu_mono_t now)
         mu_succession_seize(m, now);
     } else if (mu_mono_reached(m->give_up, now)) {
         mu_trace(&m->config.trace, "succession.give_up", m->at, 0);
-        mu_succession_walk_on(m, now);
+        if (m->state == MU_SUCCESSION_WALKING && !m->asking) {
+            mu_succession_walk(m, now);
+        } else {
+            mu_succession_walk_on(m, now);
+        }
         mu_succession_consider(m, now);
     }
 }

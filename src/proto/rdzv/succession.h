@@ -85,7 +85,10 @@
 
 /* Electorates any of which may be the last. Each host that dies between BOUND and COMMITTED adds
  * one, and the next commit leaves one: more than this takes seven such deaths in a row. */
-#define MU_SUCCESSION_CONFIGS         8
+#define MU_SUCCESSION_CONFIGS 8
+/* Rounds that a node remembers its rank in. Others may count on its vote in one that was given up
+ * since; after more than this without any that is committed, they may wait for it in vain. */
+#define MU_SUCCESSION_PAST            8
 #define MU_SUCCESSION_NAME_MAX        255 /* of a node, or HOST:PORT */
 #define MU_SUCCESSION_LINE_MAX        128 /* members; the named endpoints come on top */
 #define MU_SUCCESSION_SPREAD          32  /* of the members of a larger world, evenly spread */
@@ -154,7 +157,8 @@ enum mu_succession_step {
  *     TOLD       the bases                 `told` is the new round, with our rank
  *     BOUND      the bases, the new round  `told` is unset (world 0)
  *     COMMITTED  the round                 likewise
- * count 0: it was told nothing; it has no vote.
+ * count 0: it was told nothing; it has no vote. It votes in each electorate of `may`, `told` and
+ * `past` in which it has a rank: others may still hold for possible what it knows to be over.
  */
 struct mu_succession_view {
     uint64_t term;
@@ -163,6 +167,8 @@ struct mu_succession_view {
     uint32_t count;
     struct mu_electorate may[MU_SUCCESSION_CONFIGS];
     struct mu_electorate told;
+    uint32_t past_count; /* rounds that it was told of before, and its rank in each; oldest first */
+    struct mu_electorate past[MU_SUCCESSION_PAST];
 };
 
 /* The run's small state, as the host of `term` had it before `round`: newer if (term, round,

@@ -115,6 +115,9 @@ static uint64_t highest_round(const struct mu_succession_view *view, uint64_t hi
     for (uint32_t i = 0; i < view->count; i++) {
         highest = view->may[i].round > highest ? view->may[i].round : highest;
     }
+    for (uint32_t i = 0; i < view->past_count; i++) {
+        highest = view->past[i].round > highest ? view->past[i].round : highest;
+    }
     return view->count > 0 && view->round > highest ? view->round : highest;
 }
 
@@ -210,6 +213,13 @@ void mu_succession_seize(struct mu_succession *m, mu_mono_t now)
 
 /* --- others ask us --------------------------------------------------------------------------- */
 
+static void take_vote_away(struct mu_electorate *e, const struct mu_succession_view *view)
+{
+    if (e->world > 0 && e->rank == mu_succession_vote(view, e)) {
+        e->rank = MU_SUCCESSION_NO_RANK;
+    }
+}
+
 /* A voter that asks again has one vote. */
 static void take_votes_away(struct mu_succession *m, const struct mu_succession_view *view)
 {
@@ -217,14 +227,12 @@ static void take_votes_away(struct mu_succession *m, const struct mu_succession_
         struct mu_succession_view *old = &mu_succession_asker_of(it)->ask.view;
 
         for (uint32_t i = 0; i < old->count; i++) {
-            if (old->may[i].rank != MU_SUCCESSION_NO_RANK &&
-                old->may[i].rank == mu_succession_vote(view, &old->may[i])) {
-                old->may[i].rank = MU_SUCCESSION_NO_RANK;
-            }
+            take_vote_away(&old->may[i], view);
         }
-        if (old->told.world > 0 && old->told.rank == mu_succession_vote(view, &old->told)) {
-            old->told.rank = MU_SUCCESSION_NO_RANK;
+        for (uint32_t i = 0; i < old->past_count; i++) {
+            take_vote_away(&old->past[i], view);
         }
+        take_vote_away(&old->told, view);
     }
 }
 
