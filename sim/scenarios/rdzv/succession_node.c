@@ -564,7 +564,8 @@ void succ_node_start(struct succ_node *n, mu_mono_t now, uint32_t id, uint32_t c
     n->count = count;
     mu_succession_init(&n->m, &(struct mu_succession_config){.name = heirs[id].name,
                                                              .address = heirs[id].address,
-                                                             .seed = seed});
+                                                             .seed = seed,
+                                                             .trace = n->trace});
     mu_succession_start(&n->m, now,
                         &(struct mu_succession_line){.count = endpoints, .heirs = heirs},
                         id < endpoints && !anew ? id : MU_SUCCESSION_NO_RANK);

@@ -106,6 +106,7 @@ struct succ_node {
     void (*send)(void *context, uint32_t from, uint32_t to, const struct succ_msg *msg);
     void (*failed)(void *context, const char *what);
     void *context;
+    struct mu_trace trace; /* of the machine */
 };
 
 /** The endpoints are the first `endpoints` nodes of `count`; one that is started `anew` has no vote
