@@ -1,6 +1,6 @@
 /*
- * What may never happen when hosts succeed each other, seen from above: the checker is told of every
- * promise, host and committed round of all nodes.
+ * What may never happen when hosts succeed each other, seen from above: the checker is told of
+ * every promise, host and committed round of all nodes.
  *
  *  - A node promises a term to one node only.
  *  - A term has one host.

@@ -5,12 +5,13 @@
  * is bounded, which bounds the terms and rounds. States are told apart by all that matters for what
  * comes; times do not, since each may be over at any step.
  *
- * After each step the checker of sim/checkers/succession.h must have nothing to say. From each quiet
- * state in which more than half of every electorate that counts is alive, when nothing goes wrong
- * any more, all nodes that are alive must come to run in one round.
+ * After each step the checker of sim/checkers/succession.h must have nothing to say. From each
+ * quiet state in which more than half of every electorate that counts is alive, when nothing goes
+ * wrong any more, all nodes that are alive must come to run in one round.
  *
  *     test_succession            what takes seconds: also each bug that can be planted is found
  *     test_succession --some     a part of that, for builds that are slow
+ *     test_succession --walk 1 42     one walk again, by its plan and its seed
  *     test_succession --whole    what takes minutes
  */
 #include <inttypes.h>
@@ -23,7 +24,8 @@
 #define NODES       3
 #define QUEUE_MAX   16
 #define DEPTH_MAX   600
-#define ROUNDS_MAX  24
+#define ROUNDS_MAX  16
+#define TERMS_MAX   24
 #define GO_ON_TURNS 3000
 #define WALK_TRIES  1500
 
@@ -43,7 +45,7 @@ struct world {
     bool dead[NODES];
     bool cut[NODES][NODES];
     struct budget left;
-    uint8_t members[ROUNDS_MAX][NODES + 1]; /* of each round that was formed, by its term: bits */
+    uint8_t members[ROUNDS_MAX][TERMS_MAX]; /* of each round that was formed, by its term: bits */
     mu_mono_t now;
 };
 
@@ -112,7 +114,8 @@ static void form(uint32_t node)
     struct succ_node *n = &w.nodes[node];
     uint64_t round = n->m.first_round;
 
-    if (round >= ROUNDS_MAX || n->m.host_term > NODES) {
+    if (round >= ROUNDS_MAX || n->m.host_term >= TERMS_MAX) {
+        fail(NULL, "there are too many rounds or terms");
         return;
     }
     succ_node_form(n, w.now);
@@ -486,7 +489,7 @@ static uint64_t hash_world(void)
     return hash == 0 ? 1 : hash;
 }
 
-/* --- the run goes on --------------------------------------------------------------------------- */
+/* --- the run goes on -------------------------------------------------------------------------- */
 
 /* Whether more than half of every electorate that may be the last committed one is alive and has
  * not forgotten. Who is in it is known from above, not from what the nodes know. */
@@ -723,6 +726,21 @@ static void print_path(uint32_t depth)
     }
 }
 
+static void print_nodes(void)
+{
+    for (uint32_t i = 0; i < NODES; i++) {
+        const struct mu_succession *m = &w.nodes[i].m;
+        char text[256];
+
+        mu_succession_explain(m, text, sizeof(text));
+        (void)printf("  %c%s: state %d, promised %" PRIu64 ", view %" PRIu64 "/%" PRIu64
+                     " step %d of %" PRIu32 ", %" PRIu32 " bases; %s\n",
+                     'a' + (int)i, w.dead[i] ? ", dead" : "", (int)m->state, m->promised,
+                     m->view.term, m->view.round, (int)m->view.step, m->view.count, m->base_count,
+                     text);
+    }
+}
+
 /* Tries every step in every state. False: there was something wrong. */
 static bool explore(const struct plan *plan, enum succ_bug bug, bool loud)
 {
@@ -860,6 +878,7 @@ static bool walk(const struct plan *plan, enum succ_bug bug, uint64_t seed, bool
     if (wrong != NULL && loud) {
         (void)printf("%s, seed %" PRIu64 ": %s, after\n", plan->name, seed, wrong);
         print_path(depth == 0 ? 0 : depth - 1);
+        print_nodes();
     }
     return wrong == NULL;
 }
@@ -928,6 +947,11 @@ int main(int argc, char **argv)
     if (seen == NULL || stack == NULL) {
         (void)fprintf(stderr, "no memory\n");
         return 1;
+    }
+    if (argc == 4 && strcmp(argv[1], "--walk") == 0) {
+        size_t plan = strtoul(argv[2], NULL, 10) % TROUBLES;
+
+        return walk(&troubles[plan], SUCC_BUG_NONE, strtoull(argv[3], NULL, 10), true) ? 0 : 1;
     }
     bad = walk_all(whole ? 2000000 : some ? 500 : 10000);
     if (!some) {

@@ -32,7 +32,7 @@ COMMON = {
         "connection console context cpus cursor decode deps dial dirent disk download encode encoder endpoint "
         "entry err errmsg exec executor families field file flag frame future get guess hash head header heap "
         "help history hook id idle info internal item key keygen kind kv len library link list listen listener log lookup loop main "
-        "map memory method msg name net number op option output owner param part path phase pipe point pool "
+        "map memory method mode msg name net number op option output owner param part path phase pipe point pool "
         "prefix private prng proc program prompt protocol read reader record registry remote reply request response "
         "result retry row runtime screen search section segment set setting shape sink size slot "
         "snapshot sock source spawn spec split stat static status step storage string sync table target "

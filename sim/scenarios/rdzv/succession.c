@@ -3,8 +3,8 @@
  * as endpoints, run the machine of proto/rdzv/succession.h in a minimal service
  * (succession_node.h). Their messages go over the simulator's connections, one for each direction
  * between two nodes, with its delays, resets, cuts, pauses and clocks; and up to as many hosts as
- * may be lost are killed, each at a step that is drawn, so that over all seeds that is any step. The
- * checker of checkers/succession.h sees every promise, host and round.
+ * may be lost are killed, each at a step that is drawn, so that over all seeds that is any step.
+ * The checker of checkers/succession.h sees every promise, host and round.
  *
  * At the end all faults are over, and who was killed is back, as a newcomer. If more than half of
  * every electorate that may be the last committed one has lived through it, all nodes must come to
@@ -60,7 +60,7 @@ struct world {
     uint64_t kill_at[KILLS_MAX]; /* steps; 0: done */
 };
 
-/* --- connections -------------------------------------------------------------------------------- */
+/* --- connections ------------------------------------------------------------------------------ */
 
 /* To a node (dialled), or from one (accepted; `peer` is known once its first bytes have come). */
 struct wire {
@@ -273,7 +273,7 @@ static void send_msg(void *context, uint32_t from, uint32_t to, const struct suc
     flush_wire(a->to[to]);
 }
 
-/* --- a node --------------------------------------------------------------------------------------- */
+/* --- a node ----------------------------------------------------------------------------------- */
 
 static void node_failed(void *context, const char *what)
 {
@@ -405,7 +405,7 @@ static void agent_killed(void *arg)
     ((struct place *)arg)->agent = NULL;
 }
 
-/* --- the end -------------------------------------------------------------------------------------- */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 static uint32_t count_voters(const struct world *world, const struct mu_electorate *e)
 {

@@ -751,6 +751,28 @@ static void test_succession_host_probes_the_endpoints_after_a_succession(void **
     assert_string_not_equal(a.address, "b:1");
 }
 
+/* A host that waits asks the whole line. Meets PROBE_MS_MIN of proto/rdzv/succession_host.c. */
+static void test_succession_probes_are_a_tenth_of_a_second_apart_at_least(void **state)
+{
+    static struct mu_succession_heir many[MU_SUCCESSION_LINE_MAX];
+    mu_mono_t before;
+
+    (void)state;
+    for (size_t i = 0; i < MU_SUCCESSION_LINE_MAX; i++) {
+        many[i] = (struct mu_succession_heir){"x", "x:1"};
+    }
+    host_round(3);
+    mu_succession_set_line(
+        &m, &(struct mu_succession_line){.count = MU_SUCCESSION_LINE_MAX, .heirs = many});
+    mu_succession_peer_out(&m, now, &peers[1], false);
+    mu_succession_peer_out(&m, now, &peers[2], false);
+    begin(2, 1);
+    before = mu_succession_deadline(&m);
+    mu_succession_tick(&m, before);
+    expect(MU_SUCCESSION_PROBE, 0, "x:1");
+    assert_int_equal(mu_succession_deadline(&m).ns - before.ns, 100 * MU_NS_PER_MS);
+}
+
 /* --- texts ------------------------------------------------------------------------------------ */
 
 static void test_succession_says_who_is_missing(void **state)
@@ -840,6 +862,7 @@ int main(void)
         cmocka_unit_test(test_succession_host_that_was_started_anew_steps_down_for_the_old_run),
         cmocka_unit_test(test_succession_probes_settle_who_hosts),
         cmocka_unit_test(test_succession_host_probes_the_endpoints_after_a_succession),
+        cmocka_unit_test(test_succession_probes_are_a_tenth_of_a_second_apart_at_least),
         cmocka_unit_test(test_succession_says_who_is_missing),
         cmocka_unit_test(test_succession_names_few_of_many_that_are_missing),
         cmocka_unit_test(test_succession_cuts_names_that_are_too_long),
