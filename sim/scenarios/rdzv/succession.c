@@ -2,11 +2,12 @@
  * Scenario: hosts of a run are lost and succeeded. Three to nine nodes, one or three of them named
  * as endpoints, run the machine of proto/rdzv/succession.h in a minimal service
  * (succession_node.h). Their messages go over the simulator's connections, one for each direction
- * between two nodes, with its delays, resets, cuts, pauses and clocks; and up to as many hosts as
- * may be lost are killed, each at a step that is drawn, so that over all seeds that is any step.
+ * between two nodes, with its delays, resets, cuts, pauses and clocks; and fewer than half of the
+ * nodes are killed, mostly hosts, each at a step that is drawn, so that over all seeds that is any
+ * step. Some are back while the others still have trouble, as newcomers.
  * The checker of checkers/succession.h sees every promise, host and round.
  *
- * At the end all faults are over, and who was killed is back, as a newcomer. If more than half of
+ * At the end all faults are over, and who was killed is back. If more than half of
  * every electorate that may be the last committed one has lived through it, all nodes must come to
  * run in one round.
  */
@@ -25,8 +26,8 @@
 #define GATHER_NS   (300 * MU_NS_PER_MS)
 #define FAULTY_NS   (30 * MU_NS_PER_S)
 #define CONVERGE_NS (400 * MU_NS_PER_S)
-#define KILLS_MAX   4
-#define STEPS_DRAWN 4000 /* within which a host is killed */
+#define DEATHS_MAX  4
+#define STEPS_DRAWN 4000 /* within which a node is killed, and within which it is back */
 #define FORMED_MAX  512
 #define OWN_MAX     16  /* messages of a node to itself at a time */
 #define BEAT        255 /* a message that says nothing */
@@ -40,6 +41,15 @@ struct place {
     uint32_t id;
     struct mu_sim_proc *proc;
     struct agent *agent; /* NULL: it is dead */
+};
+
+/* At step `at`; back at step `back_at`, or (0) at the end. */
+struct death {
+    uint64_t at, back_at;
+    uint32_t node; /* where to begin to look */
+    bool any;      /* not only hosts */
+    bool power;
+    struct place *victim;
 };
 
 /* A round as it was formed: who is in it is not asked of the nodes. */
@@ -57,7 +67,8 @@ struct world {
     struct succ_truth truth;
     struct formed formed[FORMED_MAX];
     uint32_t formed_count;
-    uint64_t kill_at[KILLS_MAX]; /* steps; 0: done */
+    uint32_t death_count;
+    struct death deaths[DEATHS_MAX];
 };
 
 /* --- connections ------------------------------------------------------------------------------ */
@@ -472,24 +483,54 @@ static bool all_run(void *arg)
     return true;
 }
 
-/* A host dies at the step that was drawn, or as soon as there is one after it. */
-static void kill_hosts(struct mu_sim *sim, void *arg)
+/* Whom the death that was drawn takes: a host, as soon as there is one, or any node. */
+static struct place *find_victim(struct world *world, const struct death *d)
+{
+    for (uint32_t i = 0; i < world->nodes; i++) {
+        struct place *p = &world->places[(d->node + i) % world->nodes];
+
+        if (p->agent != NULL && (d->any || p->agent->node.m.state == MU_SUCCESSION_HOSTING)) {
+            return p;
+        }
+    }
+    return NULL;
+}
+
+static void kill_nodes(struct mu_sim *sim, void *arg)
 {
     struct world *world = arg;
 
-    for (uint32_t k = 0; k < KILLS_MAX; k++) {
-        if (world->kill_at[k] == 0 || mu_sim_steps(sim) < world->kill_at[k]) {
+    for (uint32_t k = 0; k < world->death_count; k++) {
+        struct death *d = &world->deaths[k];
+        struct place *p;
+
+        if (d->victim != NULL && d->back_at != 0 && mu_sim_steps(sim) >= d->back_at) {
+            d->back_at = 0;
+            mu_sim_restart(d->victim->proc);
+        }
+        if (d->victim != NULL || mu_sim_steps(sim) < d->at) {
             continue;
         }
-        for (uint32_t i = 0; i < world->nodes; i++) {
-            struct place *p = &world->places[i];
-
-            if (p->agent != NULL && p->agent->node.m.state == MU_SUCCESSION_HOSTING) {
-                world->kill_at[k] = 0;
-                mu_sim_kill(p->proc, k % 2 == 0 ? MU_SIM_KILL_PROCESS : MU_SIM_KILL_POWER);
-                return;
-            }
+        p = find_victim(world, d);
+        if (p != NULL) {
+            d->victim = p;
+            mu_sim_kill(p->proc, d->power ? MU_SIM_KILL_POWER : MU_SIM_KILL_PROCESS);
+            return;
         }
+    }
+}
+
+static void draw_deaths(struct world *world, struct mu_prng *prng)
+{
+    world->death_count = (uint32_t)mu_prng_below(prng, (world->nodes + 1) / 2);
+    for (uint32_t k = 0; k < world->death_count; k++) {
+        struct death *d = &world->deaths[k];
+
+        d->at = 1 + mu_prng_below(prng, STEPS_DRAWN);
+        d->node = (uint32_t)mu_prng_below(prng, world->nodes);
+        d->any = mu_prng_chance(prng, 200000);
+        d->power = mu_prng_chance(prng, 500000);
+        d->back_at = mu_prng_chance(prng, 500000) ? d->at + mu_prng_below(prng, STEPS_DRAWN) : 0;
     }
 }
 
@@ -527,16 +568,12 @@ static void run_world(struct mu_sim *sim, enum succ_bug bug)
 {
     struct mu_prng *prng = mu_sim_prng(sim);
     struct world *world = mu_calloc(1, sizeof(*world));
-    uint32_t kills;
 
     world->sim = sim;
     world->bug = bug;
     world->nodes = 3 + (uint32_t)mu_prng_below(prng, SUCC_NODES_MAX - 2);
     world->endpoints = mu_prng_chance(prng, 500000) ? 1 : 3;
-    kills = (uint32_t)mu_prng_below(prng, (world->nodes + 1) / 2);
-    for (uint32_t k = 0; k < kills && k < KILLS_MAX; k++) {
-        world->kill_at[k] = 1 + mu_prng_below(prng, STEPS_DRAWN);
-    }
+    draw_deaths(world, prng);
     for (uint32_t i = 0; i < world->nodes; i++) {
         struct place *p = &world->places[i];
 
@@ -549,9 +586,9 @@ static void run_world(struct mu_sim *sim, enum succ_bug bug)
                                                            .arg = p,
                                                            .flags = MU_SIM_KEEP_ALIVE});
     }
-    mu_sim_add_checker(sim, kill_hosts, world);
+    mu_sim_add_checker(sim, kill_nodes, world);
     mu_sim_run_for(sim, mu_sim_length_ns(sim, FAULTY_NS));
-    memset(world->kill_at, 0, sizeof(world->kill_at));
+    world->death_count = 0;
     mu_sim_heal(sim);
     mu_sim_run_for(sim, MU_NS_PER_S);
     note_end(world);
