@@ -1,9 +1,9 @@
 #include "proto/rdzv/room_internal.h"
 
-#include <stdarg.h>
-#include <stdio.h>
+#include <string.h>
 
 #include "core/assert.h"
+#include "proto/rdzv/text.h"
 
 #define BIT(kind) (UINT32_C(1) << (kind))
 
@@ -157,54 +157,32 @@ void mu_room_each_ranked(const struct mu_room *room,
     }
 }
 
-/* A text that grows as far as there is room. */
-struct text {
-    char *data;
-    size_t len;
-    size_t cap;
-};
-
-static void add(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void add(struct text *t, const char *format, ...)
-{
-    va_list args;
-    int n;
-
-    va_start(args, format);
-    n = vsnprintf(t->data + t->len, t->cap - t->len, format, args);
-    va_end(args);
-    if (n > 0) {
-        t->len = (size_t)n < t->cap - t->len ? t->len + (size_t)n : t->cap - 1;
-    }
-}
-
 /* Appends a name of a list if it fits with room for the sentence's end; returns whether it did. */
-static bool add_name(struct text *t, bool first, const char *name)
+static bool add_name(struct mu_text *t, bool first, const char *name)
 {
     static const size_t end_len = sizeof(", and 4294967295 more") - 1;
 
     if (t->len + 2 + strlen(name) + end_len >= t->cap) {
         return false;
     }
-    add(t, "%s%s", first ? "" : ", ", name);
+    mu_text_add(t, "%s%s", first ? "" : ", ", name);
     return true;
 }
 
-static void add_members(struct text *t, const struct mu_room_group *group)
+static void add_members(struct mu_text *t, const struct mu_room_group *group)
 {
     uint32_t named = 0;
 
     MU_LIST_FOREACH (it, &group->members) {
         if (!add_name(t, named == 0, mu_room_member_of(it)->name)) {
-            add(t, "%s%u more", named == 0 ? "" : ", and ", group->count - named);
+            mu_text_add(t, "%s%u more", named == 0 ? "" : ", and ", group->count - named);
             return;
         }
         named++;
     }
 }
 
-static void explain_missing(const struct mu_room *room, struct text *t)
+static void explain_missing(const struct mu_room *room, struct mu_text *t)
 {
     bool first = true;
 
@@ -212,7 +190,8 @@ static void explain_missing(const struct mu_room *room, struct text *t)
         const struct mu_room_place *place = &room->places[i];
 
         if (place->missing && first) {
-            add(t, "; not back since round %llu: ", (unsigned long long)room->last_end.round);
+            mu_text_add(t,
+                        "; not back since round %llu: ", (unsigned long long)room->last_end.round);
         }
         if (place->missing && !add_name(t, first, place->name)) {
             break;
@@ -220,12 +199,12 @@ static void explain_missing(const struct mu_room *room, struct text *t)
         first = first && !place->missing;
     }
     if (!first) {
-        add(t, "%s%s", room->missing_more ? ", and more" : "",
-            room->in[MU_ROOM_GATHERING].count == 0 ? "" : "; here");
+        mu_text_add(t, "%s%s", room->missing_more ? ", and more" : "",
+                    room->in[MU_ROOM_GATHERING].count == 0 ? "" : "; here");
     }
 }
 
-static void explain_excluded(const struct mu_room *room, struct text *t)
+static void explain_excluded(const struct mu_room *room, struct mu_text *t)
 {
     bool first = true;
 
@@ -233,13 +212,13 @@ static void explain_excluded(const struct mu_room *room, struct text *t)
         const struct mu_exclusion *e = &room->exclusions.all[i];
 
         if (mu_exclusion_holds(e, room->seen)) {
-            add(t, "%s%s (%s)", first ? "; excluded: " : ", ", e->node, e->reason);
+            mu_text_add(t, "%s%s (%s)", first ? "; excluded: " : ", ", e->node, e->reason);
             first = false;
         }
     }
 }
 
-static void explain_gathering(const struct mu_room *room, struct text *t)
+static void explain_gathering(const struct mu_room *room, struct mu_text *t)
 {
     const struct mu_room_group *here = &room->in[MU_ROOM_GATHERING];
     uint32_t min = room->config.nodes_min;
@@ -247,20 +226,23 @@ static void explain_gathering(const struct mu_room *room, struct text *t)
     uint32_t target = mu_room_target(room);
 
     if (room->undecided) {
-        add(t,
+        mu_text_add(
+            t,
             "the workers of %s failed, and no restart is left; looking whether a node was lost, ",
             room->last_end.who);
     }
     if (here->count < min) {
-        add(t, "%u of %s%u nodes are here", here->count, min == max ? "" : "at least ", min);
+        mu_text_add(t, "%u of %s%u nodes are here", here->count, min == max ? "" : "at least ",
+                    min);
     } else if (target > here->count && target <= max) {
-        add(t, "%u of %u announced nodes are here, last call for the others", here->count, target);
+        mu_text_add(t, "%u of %u announced nodes are here, last call for the others", here->count,
+                    target);
     } else {
-        add(t, "%u of at most %u nodes are here, last call for more", here->count, max);
+        mu_text_add(t, "%u of at most %u nodes are here, last call for more", here->count, max);
     }
     explain_missing(room, t);
     if (here->count != 0) {
-        add(t, ": ");
+        mu_text_add(t, ": ");
         add_members(t, here);
     }
     explain_excluded(room, t);
@@ -275,7 +257,7 @@ bool mu_room_lacks(const struct mu_room *room)
 
 void mu_room_explain(const struct mu_room *room, char *text, size_t cap)
 {
-    struct text t = {text, 0, cap};
+    struct mu_text t = {text, 0, cap};
 
     MU_ASSERT(cap >= 1);
     text[0] = '\0';
@@ -284,25 +266,26 @@ void mu_room_explain(const struct mu_room *room, char *text, size_t cap)
         explain_gathering(room, &t);
         break;
     case MU_ROOM_IS_RUNNING:
-        add(&t, "round %llu runs with %u nodes; %u waiting, %u spare",
-            (unsigned long long)room->round, room->in[MU_ROOM_RUNNING].count,
-            room->in[MU_ROOM_WAITING].count, room->in[MU_ROOM_SPARE].count);
+        mu_text_add(&t, "round %llu runs with %u nodes; %u waiting, %u spare",
+                    (unsigned long long)room->round, room->in[MU_ROOM_RUNNING].count,
+                    room->in[MU_ROOM_WAITING].count, room->in[MU_ROOM_SPARE].count);
         break;
     case MU_ROOM_IS_CLOSED:
-        add(&t, "the run is closed");
+        mu_text_add(&t, "the run is closed");
         break;
     case MU_ROOM_IS_FAILED:
         if (room->too_many_losses) {
-            add(&t,
+            mu_text_add(
+                &t,
                 "the run has lost nodes too often: more than %u times within %llu s, the bound of "
                 "--max-losses; the last one was %s",
                 room->config.losses.max, (unsigned long long)(room->config.losses.window_ms / 1000),
                 room->last_end.has_who ? room->last_end.who : "not named");
             break;
         }
-        add(&t, "the run has used up its %u restarts; the last round ended because %s %s",
-            room->config.restarts_max, room->last_end.who,
-            room->last_end.reason == MU_ROOM_END_LOST ? "was lost" : "failed");
+        mu_text_add(&t, "the run has used up its %u restarts; the last round ended because %s %s",
+                    room->config.restarts_max, room->last_end.who,
+                    room->last_end.reason == MU_ROOM_END_LOST ? "was lost" : "failed");
         break;
     }
 }

@@ -1,28 +1,9 @@
 #include "proto/rdzv/succession_internal.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
-struct text {
-    char *data;
-    size_t cap;
-    size_t len;
-};
-
-__attribute__((format(printf, 2, 3))) static void say(struct text *t, const char *format, ...)
-{
-    va_list args;
-    int n;
-
-    va_start(args, format);
-    n = vsnprintf(t->data + t->len, t->cap - t->len, format, args);
-    va_end(args);
-    if (n > 0) {
-        t->len = (size_t)n < t->cap - t->len ? t->len + (size_t)n : t->cap - 1;
-    }
-}
+#include "proto/rdzv/text.h"
 
 /* --- names ----------------------------------------------------------------------------------- */
 
@@ -47,34 +28,34 @@ static void add(struct names *names, const char *name)
 }
 
 /* "b", "b and c", "b, c and d", "b, c and 4 more" */
-static void say_names(struct text *t, const struct names *names)
+static void say_names(struct mu_text *t, const struct names *names)
 {
     for (uint32_t i = 0; i < names->count; i++) {
         bool last = i + 1 == names->count && names->more == 0;
 
-        say(t, "%s%s", i == 0 ? "" : last ? " and " : ", ", names->list[i]);
+        mu_text_add(t, "%s%s", i == 0 ? "" : last ? " and " : ", ", names->list[i]);
     }
     if (names->more > 0) {
-        say(t, " and %" PRIu32 " more", names->more);
+        mu_text_add(t, " and %" PRIu32 " more", names->more);
     }
 }
 
-static void say_missing(struct text *t, const struct names *names)
+static void say_missing(struct mu_text *t, const struct names *names)
 {
     if (names->count > 0) {
-        say(t, ", ");
+        mu_text_add(t, ", ");
         say_names(t, names);
-        say(t, names->count + names->more == 1 ? " is missing" : " are missing");
+        mu_text_add(t, names->count + names->more == 1 ? " is missing" : " are missing");
     }
 }
 
-static void say_electorate(struct text *t, uint32_t count, const struct mu_electorate *e)
+static void say_electorate(struct mu_text *t, uint32_t count, const struct mu_electorate *e)
 {
-    say(t, "%" PRIu32 " of %" PRIu32, count, e->world);
+    mu_text_add(t, "%" PRIu32 " of %" PRIu32, count, e->world);
     if (e->term == 0) {
-        say(t, " named endpoints");
+        mu_text_add(t, " named endpoints");
     } else {
-        say(t, " nodes of round %" PRIu64, e->round);
+        mu_text_add(t, " nodes of round %" PRIu64, e->round);
     }
 }
 
@@ -93,7 +74,7 @@ static bool asks_us(const struct mu_succession *m, const struct mu_succession_he
     return false;
 }
 
-static void explain_candidate(const struct mu_succession *m, struct text *t)
+static void explain_candidate(const struct mu_succession *m, struct mu_text *t)
 {
     uint64_t term = m->state == MU_SUCCESSION_CLAIMING ? m->promised : 0;
     struct mu_succession_tally tally;
@@ -101,7 +82,7 @@ static void explain_candidate(const struct mu_succession *m, struct text *t)
 
     mu_succession_count(m, term, &tally);
     if (tally.view->count == 0) {
-        say(t, "waiting for nodes that have run before");
+        mu_text_add(t, "waiting for nodes that have run before");
         return;
     }
     if (tally.lacking == tally.view->count) {
@@ -115,12 +96,12 @@ static void explain_candidate(const struct mu_succession *m, struct text *t)
             add(&names, heir->name);
         }
     }
-    say(t, "waiting for promises: ");
+    mu_text_add(t, "waiting for promises: ");
     say_electorate(t, tally.votes[tally.lacking], &tally.view->may[tally.lacking]);
     say_missing(t, &names);
 }
 
-static void explain_host(const struct mu_succession *m, struct text *t)
+static void explain_host(const struct mu_succession *m, struct mu_text *t)
 {
     struct names names = {0};
 
@@ -132,7 +113,8 @@ static void explain_host(const struct mu_succession *m, struct text *t)
                 add(&names, peer->name);
             }
         }
-        say(t, "waiting until all nodes of round %" PRIu64 " are ready", m->preparing.round);
+        mu_text_add(t, "waiting until all nodes of round %" PRIu64 " are ready",
+                    m->preparing.round);
         say_missing(t, &names);
         return;
     }
@@ -142,9 +124,10 @@ static void explain_host(const struct mu_succession *m, struct text *t)
     for (uint32_t i = 0; i < m->base_count; i++) {
         if (!mu_succession_is_ready(m, i)) {
             say_electorate(t, mu_succession_count_ready(m, i), &m->bases[i]);
-            say(t, " are here");
+            mu_text_add(t, " are here");
             say_missing(t, &names);
-            say(t, "; the others may have gone on without us, so this node waits for half of them "
+            mu_text_add(
+                t, "; the others may have gone on without us, so this node waits for half of them "
                    "(--succession any goes on alone)");
             return;
         }
@@ -153,20 +136,20 @@ static void explain_host(const struct mu_succession *m, struct text *t)
 
 void mu_succession_explain(const struct mu_succession *m, char *text, size_t cap)
 {
-    struct text t = {.data = text, .cap = cap};
+    struct mu_text t = {.data = text, .cap = cap};
 
     text[0] = '\0';
     switch (m->state) {
     case MU_SUCCESSION_TURNING:
-        say(&t, "joining the host of term %" PRIu64 " at %s", m->host_term, m->host);
+        mu_text_add(&t, "joining the host of term %" PRIu64 " at %s", m->host_term, m->host);
         break;
     case MU_SUCCESSION_WALKING:
         if (m->asking) {
-            say(&t, "%s %s to host the run", m->asked_term == 0 ? "asking" : "waiting for",
-                m->asked);
+            mu_text_add(&t, "%s %s to host the run", m->asked_term == 0 ? "asking" : "waiting for",
+                        m->asked);
         } else {
-            say(&t, "none of the %" PRIu32 " nodes that could host the run can be reached",
-                m->line.count);
+            mu_text_add(&t, "none of the %" PRIu32 " nodes that could host the run can be reached",
+                        m->line.count);
         }
         break;
     case MU_SUCCESSION_STANDING:
