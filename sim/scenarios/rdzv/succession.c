@@ -78,7 +78,7 @@ struct wire {
     struct mu_conn conn;
     struct agent *agent;
     struct mu_list link;
-    bool dialled, closing, known;
+    bool dialled, open, closing, known;
     uint32_t peer;
     struct mu_buf out, in;
 };
@@ -148,7 +148,10 @@ static void sever(struct agent *a, uint32_t peer)
 
 static void wire_open(struct mu_conn *conn)
 {
-    flush_wire(MU_CONTAINER_OF(conn, struct wire, conn));
+    struct wire *w = MU_CONTAINER_OF(conn, struct wire, conn);
+
+    w->open = true;
+    flush_wire(w);
 }
 
 static void wire_writable(struct mu_conn *conn)
@@ -346,6 +349,15 @@ static void settle(struct agent *a)
     mu_env_timer_arm(a->env, &a->timer, mu_mono_min(at, mu_succession_deadline(&a->node.m)));
 }
 
+/* Whom it dials does not answer. */
+static bool is_out_of_reach(const struct agent *a, uint32_t peer)
+{
+    const struct wire *w = a->to[peer];
+
+    return w != NULL && !w->open &&
+           mu_mono_since(a->heard[peer], now_of(a)) > MU_SUCCESSION_REACH_MS * MU_NS_PER_MS;
+}
+
 static void beat(struct agent *a)
 {
     mu_mono_t now = now_of(a);
@@ -355,7 +367,7 @@ static void beat(struct agent *a)
         if (!is_related(a, i)) {
             continue;
         }
-        if (mu_mono_since(a->heard[i], now) > DEAD_NS) {
+        if (mu_mono_since(a->heard[i], now) > DEAD_NS || is_out_of_reach(a, i)) {
             sever(a, i);
         } else {
             send_msg(a, a->node.id, i, &(struct succ_msg){.kind = BEAT});

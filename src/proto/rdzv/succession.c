@@ -209,6 +209,17 @@ void mu_succession_heard(struct mu_succession *m, mu_mono_t now)
     }
 }
 
+/* Who was just lost is not the first to be asked: most of the time it is dead, and a machine that is
+ * down takes long not to answer. */
+static void pass_over_host(struct mu_succession *m, mu_mono_t now)
+{
+    for (uint32_t i = 0; i < m->line.count; i++) {
+        if (strcmp(m->line.heirs[i].address, m->host) == 0) {
+            m->passed_over[i] = mu_mono_add_ns(now, m->patience_ns);
+        }
+    }
+}
+
 void mu_succession_lost(struct mu_succession *m, mu_mono_t now)
 {
     if (m->state != MU_SUCCESSION_TURNING && m->state != MU_SUCCESSION_FOLLOWING) {
@@ -220,6 +231,7 @@ void mu_succession_lost(struct mu_succession *m, mu_mono_t now)
     }
     if (m->state == MU_SUCCESSION_FOLLOWING || m->host_term == 0) {
         mu_succession_walk_home(m);
+        pass_over_host(m, now);
         m->state = MU_SUCCESSION_WALKING;
         mu_succession_walk(m, now);
     } else {

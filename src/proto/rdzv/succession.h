@@ -68,7 +68,7 @@
  * The walk: the first entry of the line that can be reached is home, and after each stay there one
  * other is visited, in turn. A stay lasts for `patience`, a visit for a quarter of it, so that most
  * nodes are at the same entry most of the time; visits are for those that see another first one. An
- * entry that was not reached is passed over for a while. Patience grows by half with every step, to
+ * entry that was not reached is passed over for a while, and so is the host that was just lost. Patience grows by half with every step, to
  * PATIENCE_GROWTH times, and has a random part.
  *
  * No call allocates. The machine borrows the line, the peers and the askers, which the driver owns.
@@ -98,7 +98,8 @@
 #define MU_SUCCESSION_MISSING         8 /* names that an explanation can have */
 #define MU_SUCCESSION_PATIENCE_MS     2000
 #define MU_SUCCESSION_PATIENCE_GROWTH 8
-#define MU_SUCCESSION_ANY_PATIENCES   3 /* MU_SUCCESSION_ANY: until it hosts with what it has */
+#define MU_SUCCESSION_ANY_PATIENCES   3    /* MU_SUCCESSION_ANY: until it hosts with what it has */
+#define MU_SUCCESSION_REACH_MS        1000 /* for the driver: until a connection must be up */
 #define MU_SUCCESSION_PROBE_MS        1000
 #define MU_SUCCESSION_NO_RANK         UINT32_MAX
 
@@ -368,7 +369,8 @@ bool mu_succession_set_legacy(struct mu_succession *m, const struct mu_successio
 void mu_succession_get_ask(const struct mu_succession *m, struct mu_succession_ask *ret);
 void mu_succession_answered(struct mu_succession *m, mu_mono_t now,
                             const struct mu_succession_answer *answer);
-/** It could not be made, or was broken off. */
+/** It could not be made, or was broken off. Without a connection within MU_SUCCESSION_REACH_MS the
+ * driver gives it up by itself and says so here: an ask that has arrived may wait for long. */
 void mu_succession_unreached(struct mu_succession *m, mu_mono_t now);
 
 /* --- others ask us ---------------------------------------------------------------------------- */

@@ -27,6 +27,29 @@ void mu_succession_host(struct mu_succession *m, mu_mono_t now, uint64_t term)
     mu_succession_answer_all(m, term, m->config.address);
 }
 
+/*
+ * A host knows what it has not committed, and will not commit any more. It tells itself of one more
+ * round on the same bases, which never begins: so no successor that it promises to has to reckon
+ * with the round that it has prepared.
+ */
+static void give_up_round(struct mu_succession *m)
+{
+    struct mu_succession_view view = {.term = m->host_term,
+                                      .round = m->first_round,
+                                      .step = MU_SUCCESSION_TOLD,
+                                      .count = m->base_count,
+                                      .past_count = m->view.past_count};
+
+    memcpy(view.past, m->view.past, sizeof(view.past));
+    for (uint32_t i = 0; i < m->base_count; i++) {
+        view.may[i] = m->bases[i];
+        view.may[i].rank = mu_succession_vote(&m->view, &m->bases[i]);
+    }
+    if (mu_succession_view_later(&view, &m->view)) {
+        m->view = view;
+    }
+}
+
 void mu_succession_step_down(struct mu_succession *m, mu_mono_t now, uint64_t term,
                              const char *address)
 {
@@ -35,6 +58,7 @@ void mu_succession_step_down(struct mu_succession *m, mu_mono_t now, uint64_t te
     mu_trace(&m->config.trace, "succession.step_down", m->host_term, term);
     a->term = term;
     mu_succession_set(a->address, address);
+    give_up_round(m);
     while (mu_list_pop(&m->peers) != NULL) {
     }
     m->step = 0;

@@ -173,22 +173,21 @@ static void stand(uint32_t world)
     mu_succession_start(&m, now, &line, NONE);
     mu_succession_followed(&m, now, 1, "a:1");
     m.view = committed(1, 1, world, 1);
-    mu_succession_lost(&m, now);
-    mu_succession_unreached(&m, now);
+    mu_succession_lost(&m, now); /* a:1, the first in the line, is not asked */
     assert_int_equal(m.state, MU_SUCCESSION_STANDING);
     while (mu_succession_next(&m, &(struct mu_succession_action){0})) {
     }
 }
 
-/* A member that follows the host of term 1 at a:1, with a vote in round 1. */
+/* A member that follows the host of term 1 at z:1, which is not in the line, with a vote in round 1. */
 static void follow(void)
 {
     set_up_as("b", "b:1", MU_SUCCESSION_MAJORITY);
     mu_succession_start(&m, now, &line, NONE);
     expect(MU_SUCCESSION_ASK, 0, "a:1");
-    answer(MU_SUCCESSION_FOLLOW_IT, 1, "a:1");
-    expect(MU_SUCCESSION_FOLLOW, 1, "a:1");
-    mu_succession_followed(&m, now, 1, "a:1");
+    answer(MU_SUCCESSION_FOLLOW_IT, 1, "z:1");
+    expect(MU_SUCCESSION_FOLLOW, 1, "z:1");
+    mu_succession_followed(&m, now, 1, "z:1");
     m.view = committed(1, 1, 3, 1);
     expect_nothing();
 }
@@ -696,6 +695,32 @@ static void test_succession_host_steps_down_for_a_voter_that_has_promised_more(v
     mu_succession_peer_out(&m, now, &peers[0], false); /* harmless */
 }
 
+/* It knows that it did not commit the round; nobody else could. */
+static void test_succession_host_that_steps_down_gives_its_round_up(void **state)
+{
+    struct mu_succession_prepare p;
+    struct mu_succession_peer *peer;
+
+    (void)state;
+    host_round(3);
+    m.view = committed(1, 1, 3, 0);
+    mu_succession_peer_out(&m, now, &peers[1], false);
+    mu_succession_peer_out(&m, now, &peers[2], false);
+    begin(2, 1);
+    say(0, MU_SUCCESSION_TOLD);
+    while (mu_succession_next_prepare(&m, &peer, &p)) {
+        mu_succession_prepare(&m, now, &p);
+    }
+    assert_int_equal(m.view.step, MU_SUCCESSION_BOUND);
+    assert_int_equal(m.view.count, 2);
+    mu_succession_better(&m, now, &(struct mu_succession_probe){3, 0, "b:1"});
+    assert_int_equal(m.state, MU_SUCCESSION_TURNING);
+    assert_int_equal(m.view.count, 1);
+    assert_int_equal(m.view.may[0].round, 1);
+    assert_int_equal(m.view.may[0].rank, 0);
+    assert_int_equal(m.view.round, 3);
+}
+
 static void test_succession_host_that_was_started_anew_steps_down_for_the_old_run(void **state)
 {
     (void)state;
@@ -861,6 +886,7 @@ int main(void)
         cmocka_unit_test(test_succession_who_left_in_good_order_or_is_old_stands_in_nobodys_way),
         cmocka_unit_test(test_succession_host_refuses_numbers_that_were_used),
         cmocka_unit_test(test_succession_host_steps_down_for_a_voter_that_has_promised_more),
+        cmocka_unit_test(test_succession_host_that_steps_down_gives_its_round_up),
         cmocka_unit_test(test_succession_host_that_was_started_anew_steps_down_for_the_old_run),
         cmocka_unit_test(test_succession_probes_settle_who_hosts),
         cmocka_unit_test(test_succession_host_probes_the_endpoints_after_a_succession),
