@@ -209,8 +209,8 @@ void mu_succession_heard(struct mu_succession *m, mu_mono_t now)
     }
 }
 
-/* Who was just lost is not the first to be asked: most of the time it is dead, and a machine that is
- * down takes long not to answer. */
+/* Who was just lost is not the first to be asked: most of the time it is dead, and a machine that
+ * is down takes long not to answer. */
 static void pass_over_host(struct mu_succession *m, mu_mono_t now)
 {
     for (uint32_t i = 0; i < m->line.count; i++) {

@@ -68,8 +68,8 @@
  * The walk: the first entry of the line that can be reached is home, and after each stay there one
  * other is visited, in turn. A stay lasts for `patience`, a visit for a quarter of it, so that most
  * nodes are at the same entry most of the time; visits are for those that see another first one. An
- * entry that was not reached is passed over for a while, and so is the host that was just lost. Patience grows by half with every step, to
- * PATIENCE_GROWTH times, and has a random part.
+ * entry that was not reached is passed over for a while, and so is the host that was just lost.
+ * Patience grows by half with every step, to PATIENCE_GROWTH times, and has a random part.
  *
  * No call allocates. The machine borrows the line, the peers and the askers, which the driver owns.
  */
@@ -394,7 +394,8 @@ void mu_succession_get_probe(const struct mu_succession *m, struct mu_succession
 
 /** Borrows the peer. One that votes by the same rank as an earlier one takes its votes away. */
 void mu_succession_peer_in(struct mu_succession *m, mu_mono_t now, struct mu_succession_peer *peer);
-/** `good`: it left in good order, and its process does not promise anything any more. */
+/** `good`: it left in good order, and its process does not promise anything any more. A round that
+ * is being prepared with it is given up. */
 void mu_succession_peer_out(struct mu_succession *m, mu_mono_t now, struct mu_succession_peer *peer,
                             bool good);
 /** The room has formed a round: mu_succession_seat() for each of its `world` members, then

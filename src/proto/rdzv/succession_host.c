@@ -302,6 +302,10 @@ void mu_succession_peer_out(struct mu_succession *m, mu_mono_t now, struct mu_su
     if (votes && !good) {
         miss(m, peer);
     }
+    /* A round that has lost a member does not begin. */
+    if (mu_succession_waits(m) && peer->rank != MU_SUCCESSION_NO_RANK) {
+        mu_succession_abort(m);
+    }
     look(m);
 }
 

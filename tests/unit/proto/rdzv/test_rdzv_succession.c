@@ -179,7 +179,7 @@ static void stand(uint32_t world)
     }
 }
 
-/* A member that follows the host of term 1 at z:1, which is not in the line, with a vote in round 1. */
+/* A member that follows the host of term 1, at z:1 and not in the line; it votes in round 1. */
 static void follow(void)
 {
     set_up_as("b", "b:1", MU_SUCCESSION_MAJORITY);
@@ -659,6 +659,20 @@ static void test_succession_who_left_in_good_order_or_is_old_stands_in_nobodys_w
     assert_true(pull(MU_SUCCESSION_COMMIT, &a));
 }
 
+static void test_succession_round_that_has_lost_a_member_does_not_begin(void **state)
+{
+    (void)state;
+    host_round(3);
+    begin(2, 3);
+    for (size_t i = 0; i < 3; i++) {
+        say(i, MU_SUCCESSION_TOLD);
+    }
+    say(0, MU_SUCCESSION_BOUND);
+    mu_succession_peer_out(&m, now, &peers[1], true); /* It would be the second of three. */
+    expect_nothing();
+    assert_false(mu_succession_waits(&m));
+}
+
 static void test_succession_host_refuses_numbers_that_were_used(void **state)
 {
     struct mu_errmsg msg;
@@ -884,6 +898,7 @@ int main(void)
         cmocka_unit_test(test_succession_host_binds_when_all_are_told_and_commits_with_half),
         cmocka_unit_test(test_succession_host_of_two_goes_on_alone_and_of_three_waits),
         cmocka_unit_test(test_succession_who_left_in_good_order_or_is_old_stands_in_nobodys_way),
+        cmocka_unit_test(test_succession_round_that_has_lost_a_member_does_not_begin),
         cmocka_unit_test(test_succession_host_refuses_numbers_that_were_used),
         cmocka_unit_test(test_succession_host_steps_down_for_a_voter_that_has_promised_more),
         cmocka_unit_test(test_succession_host_that_steps_down_gives_its_round_up),
