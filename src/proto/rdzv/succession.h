@@ -135,6 +135,7 @@ struct mu_succession_config {
     const char *name;    /* this node's; borrowed */
     const char *address; /* where it listens (its `heir`); borrowed */
     enum mu_succession_mode mode;
+    uint64_t rounds_from; /* the number here of what its users call round 0, for texts */
     uint64_t patience_ms; /* 0: MU_SUCCESSION_PATIENCE_MS */
     uint64_t seed;
     struct mu_trace trace;
@@ -323,6 +324,7 @@ struct mu_succession {
     uint64_t first_round;                 /* the first number that is not known to be used */
     struct mu_succession_legacy heritage; /* HOST: its bytes are lent until the next input */
     struct mu_list peers;
+    bool insists;                         /* no majority is needed, until a round is committed */
     uint32_t left[MU_SUCCESSION_CONFIGS]; /* voters of each base that left in good order */
     struct mu_electorate preparing;       /* the round that is being prepared, or was last */
     enum mu_succession_step step;         /* how far it is; 0: it is given up, or has not begun */
@@ -363,6 +365,13 @@ void mu_succession_assigned(struct mu_succession *m, uint64_t term, uint64_t rou
 void mu_succession_set_line(struct mu_succession *m, const struct mu_succession_line *line);
 /** Borrows the bytes until others are set. An older one than the present is ignored: false. */
 bool mu_succession_set_legacy(struct mu_succession *m, const struct mu_succession_legacy *legacy);
+
+/**
+ * Hosts without a majority, and begins one round without: for the agent at the only endpoint of a
+ * run, which was started anew, when those who ask it can get no majority without the one before it.
+ * Until it had waited, another host would have found it.
+ */
+void mu_succession_insist(struct mu_succession *m, mu_mono_t now);
 
 /* --- our ask ---------------------------------------------------------------------------------- */
 

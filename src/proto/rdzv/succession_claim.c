@@ -211,6 +211,16 @@ void mu_succession_seize(struct mu_succession *m, mu_mono_t now)
     }
 }
 
+void mu_succession_insist(struct mu_succession *m, mu_mono_t now)
+{
+    if (m->state == MU_SUCCESSION_WALKING || m->state == MU_SUCCESSION_STANDING ||
+        m->state == MU_SUCCESSION_CLAIMING) {
+        mu_succession_hang_up(m);
+        m->insists = true;
+        mu_succession_seize(m, now);
+    }
+}
+
 /* --- others ask us --------------------------------------------------------------------------- */
 
 static void take_vote_away(struct mu_electorate *e, const struct mu_succession_view *view)

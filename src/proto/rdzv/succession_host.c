@@ -63,6 +63,7 @@ void mu_succession_step_down(struct mu_succession *m, mu_mono_t now, uint64_t te
     }
     m->step = 0;
     m->base_count = 0;
+    m->insists = false;
     m->probe_at = MU_MONO_NEVER;
     mu_succession_walk_home(m);
     if (address[0] != '\0') {
@@ -194,6 +195,7 @@ static void commit(struct mu_succession *m)
     a->round = m->preparing.round;
     mu_trace(&m->config.trace, "succession.commit", a->term, a->round);
     m->step = MU_SUCCESSION_COMMITTED;
+    m->insists = false;
     m->bases[0] = m->preparing;
     m->base_count = 1;
     m->missing_count = 0;
@@ -209,7 +211,7 @@ static void commit(struct mu_succession *m)
 
 void mu_succession_commit_any(struct mu_succession *m)
 {
-    if (m->config.mode != MU_SUCCESSION_ANY || m->step != MU_SUCCESSION_BOUND) {
+    if (!mu_succession_is_any(m) || m->step != MU_SUCCESSION_BOUND) {
         return;
     }
     MU_LIST_FOREACH (it, &m->peers) {
@@ -225,7 +227,7 @@ static void look(struct mu_succession *m)
     if (m->step == MU_SUCCESSION_TOLD && all_are_told(m)) {
         tell(m, MU_SUCCESSION_BOUND);
     }
-    if (m->step != MU_SUCCESSION_BOUND || m->config.mode == MU_SUCCESSION_ANY) {
+    if (m->step != MU_SUCCESSION_BOUND || mu_succession_is_any(m)) {
         return;
     }
     for (uint32_t i = 0; i < m->base_count; i++) {
@@ -269,7 +271,7 @@ void mu_succession_go(struct mu_succession *m, mu_mono_t now)
         return;
     }
     m->probe_at = mu_mono_min(m->probe_at, mu_mono_add_ms(now, MU_SUCCESSION_PROBE_MS));
-    tell(m, m->config.mode == MU_SUCCESSION_ANY ? MU_SUCCESSION_BOUND : MU_SUCCESSION_TOLD);
+    tell(m, mu_succession_is_any(m) ? MU_SUCCESSION_BOUND : MU_SUCCESSION_TOLD);
     look(m);
 }
 

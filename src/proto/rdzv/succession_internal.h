@@ -26,6 +26,12 @@ static inline bool mu_electorate_same(const struct mu_electorate *a, const struc
     return a->term == b->term && a->round == b->round;
 }
 
+/* Whether it goes on without a majority. */
+static inline bool mu_succession_is_any(const struct mu_succession *m)
+{
+    return m->config.mode == MU_SUCCESSION_ANY || m->insists;
+}
+
 /* --- the voter: succession.c ------------------------------------------------------------- */
 
 /* Returns the action, which is the last; the caller fills it in. */

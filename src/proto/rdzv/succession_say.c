@@ -49,13 +49,14 @@ static void say_missing(struct mu_text *t, const struct names *names)
     }
 }
 
-static void say_electorate(struct mu_text *t, uint32_t count, const struct mu_electorate *e)
+static void say_electorate(const struct mu_succession *m, struct mu_text *t, uint32_t count,
+                           const struct mu_electorate *e)
 {
     mu_text_add(t, "%" PRIu32 " of %" PRIu32, count, e->world);
     if (e->term == 0) {
         mu_text_add(t, " named endpoints");
     } else {
-        mu_text_add(t, " nodes of round %" PRIu64, e->round);
+        mu_text_add(t, " nodes of round %" PRIu64, e->round - m->config.rounds_from);
     }
 }
 
@@ -97,7 +98,7 @@ static void explain_candidate(const struct mu_succession *m, struct mu_text *t)
         }
     }
     mu_text_add(t, "waiting for promises: ");
-    say_electorate(t, tally.votes[tally.lacking], &tally.view->may[tally.lacking]);
+    say_electorate(m, t, tally.votes[tally.lacking], &tally.view->may[tally.lacking]);
     say_missing(t, &names);
 }
 
@@ -114,7 +115,7 @@ static void explain_host(const struct mu_succession *m, struct mu_text *t)
             }
         }
         mu_text_add(t, "waiting until all nodes of round %" PRIu64 " are ready",
-                    m->preparing.round);
+                    m->preparing.round - m->config.rounds_from);
         say_missing(t, &names);
         return;
     }
@@ -123,7 +124,7 @@ static void explain_host(const struct mu_succession *m, struct mu_text *t)
     }
     for (uint32_t i = 0; i < m->base_count; i++) {
         if (!mu_succession_is_ready(m, i)) {
-            say_electorate(t, mu_succession_count_ready(m, i), &m->bases[i]);
+            say_electorate(m, t, mu_succession_count_ready(m, i), &m->bases[i]);
             mu_text_add(t, " are here");
             say_missing(t, &names);
             mu_text_add(

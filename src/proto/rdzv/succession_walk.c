@@ -205,6 +205,7 @@ void mu_succession_answered(struct mu_succession *m, mu_mono_t now,
         m->promised = 0;
         m->promised_to[0] = '\0';
         memset(&m->view, 0, sizeof(m->view));
+        memset(&m->legacy, 0, sizeof(m->legacy)); /* of another life of the run */
     }
     if (answer->term < m->promised) {
         ask_host(m, now, answer->address);
