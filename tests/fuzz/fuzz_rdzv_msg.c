@@ -60,10 +60,14 @@ static void try_runs(struct mu_span in, struct mu_buf *once, struct mu_buf *twic
 static void try_small(struct mu_span in, struct mu_buf *once, struct mu_buf *twice)
 {
     enum mu_rdzv_say what;
+    struct mu_rdzv_ready ready;
     struct mu_span run_id;
     uint64_t round;
 
-    if (mu_rdzv_say_decode(in, &what, &round) == 0) {
+    if (mu_rdzv_ready_decode(in, &ready) == 0) {
+        MU_ASSERT(mu_rdzv_ready_encode(once, &ready) == 0);
+        MU_ASSERT(mu_rdzv_ready_encode(twice, &ready) == 0);
+    } else if (mu_rdzv_say_decode(in, &what, &round) == 0) {
         MU_ASSERT(mu_rdzv_say_encode(once, what, round) == 0);
         MU_ASSERT(mu_rdzv_say_encode(twice, what, round) == 0);
     } else if (mu_rdzv_run_id_decode(in, &run_id) == 0) {

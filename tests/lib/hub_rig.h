@@ -158,6 +158,13 @@ static inline void hub_on_notice(struct hub_node *n, struct mu_span payload)
     case MU_RDZV_NOTICE_WAITERS:
         hub_note(n, "waiters %" PRIu32 "\n", msg.waiters);
         break;
+    case MU_RDZV_NOTICE_PREPARE:
+        hub_note(n, "prepare %" PRIu64 " %" PRIu32 "/%" PRIu32 "\n", msg.round, msg.rank,
+                 msg.world);
+        break;
+    case MU_RDZV_NOTICE_MOVED:
+        hub_note(n, "moved %" PRIu64 "\n", msg.term);
+        break;
     }
 }
 

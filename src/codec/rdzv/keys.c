@@ -74,6 +74,7 @@ static const struct key {
     {"exclude_for", ON_MUSTER, false},
     {"machine", ON_MUSTER, false},
     {"spares", ON_MUSTER, false},
+    {"succession", ON_MUSTER, false},
     {"target", ON_MUSTER, false},
     {"topology", ON_MUSTER, false},
     {"notice_delay", ON_ETCD, false},

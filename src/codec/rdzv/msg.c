@@ -2,14 +2,12 @@
 
 #include <muster/error.h>
 
-#include "core/reader.h"
-
-/* Each message begins with this; bytes after the fields of a version are ignored. */
-#define VERSION 1
+#include "codec/rdzv/heir.h"
+#include "codec/rdzv/msg_internal.h"
 
 /* The bounds of a message's enums. */
 
-#define KIND_MAX   MU_RDZV_NOTICE_ENTERED
+#define KIND_MAX   MU_RDZV_NOTICE_MOVED
 #define REASON_MAX 4 /* the last one of enum mu_room_end_reason */
 #define STATE_MAX  4 /* the last one of enum mu_room_state */
 #define PLACE_MAX  MU_RDZV_PLACE_SPARE
@@ -17,7 +15,8 @@
 #define JOIN_FLAGS                                                                                 \
     ((uint32_t)(MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW | MU_RDZV_JOIN_SPARES |                    \
                 MU_RDZV_JOIN_SPENT | MU_RDZV_JOIN_LOSSES | MU_RDZV_JOIN_PAGE |                     \
-                MU_RDZV_JOIN_MACHINE | MU_RDZV_JOIN_EXCLUDE))
+                MU_RDZV_JOIN_MACHINE | MU_RDZV_JOIN_HEIR | MU_RDZV_JOIN_EXCLUDE |                  \
+                MU_RDZV_JOIN_TERM))
 
 static bool names_fit(const struct mu_span *names, size_t count, size_t *size)
 {
@@ -28,28 +27,6 @@ static bool names_fit(const struct mu_span *names, size_t count, size_t *size)
         *size += 1 + names[i].len;
     }
     return true;
-}
-
-static void put_name(struct mu_buf *out, struct mu_span name)
-{
-    mu_buf_put_u8(out, (uint8_t)name.len);
-    mu_buf_put(out, name);
-}
-
-static struct mu_span read_name(struct mu_reader *r)
-{
-    return mu_read_bytes(r, mu_read_u8(r));
-}
-
-/* A reader after the version; it has failed if the version is not ours. */
-static struct mu_reader read_version(struct mu_span in)
-{
-    struct mu_reader r = mu_reader(in);
-
-    if (mu_read_u8(&r) != VERSION) {
-        r.failed = true;
-    }
-    return r;
 }
 
 /* --- join ------------------------------------------------------------------------------------- */
@@ -68,10 +45,13 @@ static void put_optional(struct mu_buf *out, const struct mu_rdzv_join *join)
         mu_buf_put_u64(out, join->losses_ms);
     }
     if ((join->flags & MU_RDZV_JOIN_PAGE) != 0) {
-        put_name(out, join->page);
+        mu_rdzv_name_put(out, join->page);
     }
     if ((join->flags & MU_RDZV_JOIN_MACHINE) != 0) {
-        put_name(out, join->machine);
+        mu_rdzv_name_put(out, join->machine);
+    }
+    if ((join->flags & MU_RDZV_JOIN_HEIR) != 0) {
+        mu_rdzv_name_put(out, join->heir);
     }
     if ((join->flags & MU_RDZV_JOIN_EXCLUDE) != 0) {
         mu_buf_put_u32(out, join->exclude_after);
@@ -93,10 +73,13 @@ static void read_optional(struct mu_reader *r, struct mu_rdzv_join *join)
         join->losses_ms = mu_read_u64(r);
     }
     if ((join->flags & MU_RDZV_JOIN_PAGE) != 0) {
-        join->page = read_name(r);
+        join->page = mu_rdzv_name_read(r);
     }
     if ((join->flags & MU_RDZV_JOIN_MACHINE) != 0) {
-        join->machine = read_name(r);
+        join->machine = mu_rdzv_name_read(r);
+    }
+    if ((join->flags & MU_RDZV_JOIN_HEIR) != 0) {
+        join->heir = mu_rdzv_name_read(r);
     }
     if ((join->flags & MU_RDZV_JOIN_EXCLUDE) != 0) {
         join->exclude_after = mu_read_u32(r);
@@ -107,21 +90,22 @@ static void read_optional(struct mu_reader *r, struct mu_rdzv_join *join)
 
 int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
 {
-    const struct mu_span names[] = {join->run_id,   join->node, join->addr,
-                                    join->topology, join->page, join->machine};
-    size_t size = 1 + 5 * 4 + 4 * 8 + 3 * 4 + 8 + 4 + 2 * 8; /* with all that is optional */
+    const struct mu_span names[] = {join->run_id, join->node,    join->addr, join->topology,
+                                    join->page,   join->machine, join->heir};
+    /* with all that is optional, but for the view, which makes room for itself */
+    size_t size = 1 + 5 * 4 + 4 * 8 + 3 * 4 + 8 + 4 + 2 * 8 + 8;
     int err;
 
-    if (!names_fit(names, 6, &size)) {
+    if (!names_fit(names, 7, &size)) {
         return MUSTER_ELIMIT;
     }
     err = mu_buf_reserve(out, size);
     if (err != 0) {
         return err;
     }
-    mu_buf_put_u8(out, VERSION);
+    mu_buf_put_u8(out, MU_RDZV_MSG_VERSION);
     for (size_t i = 0; i < 4; i++) {
-        put_name(out, names[i]);
+        mu_rdzv_name_put(out, names[i]);
     }
     mu_buf_put_u32(out, join->flags);
     mu_buf_put_u32(out, join->nodes_min);
@@ -133,18 +117,22 @@ int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
     mu_buf_put_u64(out, join->join_timeout_ms);
     mu_buf_put_u64(out, join->incarnation);
     put_optional(out, join);
+    if ((join->flags & MU_RDZV_JOIN_TERM) != 0) {
+        mu_buf_put_u64(out, join->term);
+        return mu_rdzv_view_put(out, &join->view);
+    }
     return 0;
 }
 
 int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join)
 {
-    struct mu_reader r = read_version(in);
+    struct mu_reader r = mu_rdzv_version_read(in);
     struct mu_rdzv_join join = {0};
 
-    join.run_id = read_name(&r);
-    join.node = read_name(&r);
-    join.addr = read_name(&r);
-    join.topology = read_name(&r);
+    join.run_id = mu_rdzv_name_read(&r);
+    join.node = mu_rdzv_name_read(&r);
+    join.addr = mu_rdzv_name_read(&r);
+    join.topology = mu_rdzv_name_read(&r);
     join.flags = mu_read_u32(&r);
     join.nodes_min = mu_read_u32(&r);
     join.nodes_max = mu_read_u32(&r);
@@ -155,6 +143,10 @@ int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join)
     join.join_timeout_ms = mu_read_u64(&r);
     join.incarnation = mu_read_u64(&r);
     read_optional(&r, &join);
+    if ((join.flags & MU_RDZV_JOIN_TERM) != 0) {
+        join.term = mu_read_u64(&r);
+        r.failed = r.failed || !mu_rdzv_view_read(r.rest, &join.view);
+    }
     if (r.failed || (join.flags & ~JOIN_FLAGS) != 0 || join.exclude_after > MU_RDZV_FAILURES_MAX) {
         return MUSTER_EPROTO;
     }
@@ -171,7 +163,7 @@ int mu_rdzv_say_encode(struct mu_buf *out, enum mu_rdzv_say what, uint64_t round
     if (err != 0) {
         return err;
     }
-    mu_buf_put_u8(out, VERSION);
+    mu_buf_put_u8(out, MU_RDZV_MSG_VERSION);
     mu_buf_put_u8(out, (uint8_t)what);
     mu_buf_put_u64(out, round);
     return 0;
@@ -179,11 +171,11 @@ int mu_rdzv_say_encode(struct mu_buf *out, enum mu_rdzv_say what, uint64_t round
 
 int mu_rdzv_say_decode(struct mu_span in, enum mu_rdzv_say *ret_what, uint64_t *ret_round)
 {
-    struct mu_reader r = read_version(in);
+    struct mu_reader r = mu_rdzv_version_read(in);
     uint8_t word = mu_read_u8(&r);
     uint64_t round = mu_read_u64(&r);
 
-    if (r.failed || word < MU_RDZV_SAY_FAILED || word > MU_RDZV_SAY_DONE) {
+    if (r.failed || word < MU_RDZV_SAY_FAILED || word > MU_RDZV_SAY_READY) {
         return MUSTER_EPROTO;
     }
     *ret_what = (enum mu_rdzv_say)word;
@@ -191,7 +183,60 @@ int mu_rdzv_say_decode(struct mu_span in, enum mu_rdzv_say *ret_what, uint64_t *
     return 0;
 }
 
+int mu_rdzv_ready_encode(struct mu_buf *out, const struct mu_rdzv_ready *ready)
+{
+    int err = mu_rdzv_say_encode(out, MU_RDZV_SAY_READY, ready->round);
+
+    if (err == 0) {
+        err = mu_buf_reserve(out, 8 + 1);
+    }
+    if (err != 0) {
+        return err;
+    }
+    mu_buf_put_u64(out, ready->term);
+    mu_buf_put_u8(out, (uint8_t)ready->step);
+    return 0;
+}
+
+int mu_rdzv_ready_decode(struct mu_span in, struct mu_rdzv_ready *ret_ready)
+{
+    struct mu_reader r = mu_rdzv_version_read(in);
+    struct mu_rdzv_ready ready = {0};
+    uint8_t word = mu_read_u8(&r);
+
+    ready.round = mu_read_u64(&r);
+    ready.term = mu_read_u64(&r);
+    ready.step = mu_read_u8(&r);
+    if (r.failed || word != MU_RDZV_SAY_READY || ready.step == 0 || ready.step > MU_RDZV_STEP_MAX) {
+        return MUSTER_EPROTO;
+    }
+    *ret_ready = ready;
+    return 0;
+}
+
 /* --- notice ----------------------------------------------------------------------------------- */
+
+/* What a notice that tells of a term has behind the rest. */
+static int put_term(struct mu_buf *out, const struct mu_rdzv_notice *notice)
+{
+    int err = mu_buf_reserve(out, 8 + 2 + notice->base_count * MU_RDZV_ELECTORATE_BYTES + 4 +
+                                      notice->line.len + 2 + notice->legacy.len);
+
+    if (err != 0) {
+        return err;
+    }
+    mu_buf_put_u64(out, notice->term);
+    mu_buf_put_u8(out, (uint8_t)notice->step);
+    mu_buf_put_u8(out, (uint8_t)notice->base_count);
+    for (uint32_t i = 0; i < notice->base_count; i++) {
+        mu_rdzv_electorate_put(out, &notice->bases[i]);
+    }
+    mu_buf_put_u32(out, (uint32_t)notice->line.len);
+    mu_buf_put(out, notice->line);
+    mu_buf_put_u16(out, (uint16_t)notice->legacy.len);
+    mu_buf_put(out, notice->legacy);
+    return 0;
+}
 
 int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notice)
 {
@@ -202,11 +247,15 @@ int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notic
         __builtin_add_overflow(size, notice->members.len, &size)) {
         return MUSTER_ELIMIT;
     }
+    if (notice->base_count > MU_RDZV_ELECTORATES_MAX || notice->legacy.len > MU_RDZV_LEGACY_MAX ||
+        notice->line.len > MU_RDZV_LINE_BYTES_MAX) {
+        return MUSTER_ELIMIT;
+    }
     err = mu_buf_reserve(out, size);
     if (err != 0) {
         return err;
     }
-    mu_buf_put_u8(out, VERSION);
+    mu_buf_put_u8(out, MU_RDZV_MSG_VERSION);
     mu_buf_put_u8(out, (uint8_t)notice->kind);
     mu_buf_put_u64(out, notice->incarnation);
     mu_buf_put_u64(out, notice->round);
@@ -217,11 +266,41 @@ int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notic
     mu_buf_put_u8(out, (uint8_t)notice->reason);
     mu_buf_put_u8(out, (uint8_t)notice->place);
     mu_buf_put_u8(out, notice->has_who);
-    put_name(out, notice->who);
+    mu_rdzv_name_put(out, notice->who);
     mu_buf_put_u32(out, notice->who_rank);
     mu_buf_put_u32(out, (uint32_t)notice->members.len);
     mu_buf_put(out, notice->members);
-    return 0;
+    return notice->term != 0 ? put_term(out, notice) : 0;
+}
+
+static bool read_term(struct mu_reader *r, struct mu_rdzv_notice *notice)
+{
+    struct mu_rdzv_legacy legacy;
+
+    notice->term = mu_read_u64(r);
+    notice->step = mu_read_u8(r);
+    notice->base_count = mu_read_u8(r);
+    if (r->failed || notice->step > MU_RDZV_STEP_MAX ||
+        notice->base_count > MU_RDZV_ELECTORATES_MAX) {
+        return false;
+    }
+    if (!mu_rdzv_electorates_read(r, notice->bases, notice->base_count)) {
+        return false;
+    }
+    notice->line = mu_read_span32(r);
+    notice->legacy = mu_read_bytes(r, mu_read_u16(r));
+    return !r->failed && notice->term != 0 && mu_rdzv_line_fits(notice->line) &&
+           (notice->legacy.len == 0 || mu_rdzv_legacy_decode(notice->legacy, &legacy) == 0);
+}
+
+/* Whether what is told of terms fits the kind. */
+static bool term_fits(const struct mu_rdzv_notice *n, uint8_t kind)
+{
+    if (kind == MU_RDZV_NOTICE_PREPARE) {
+        return n->term != 0 && n->step != 0 && n->world != 0 &&
+               (n->rank < n->world || n->rank == UINT32_MAX);
+    }
+    return kind != MU_RDZV_NOTICE_MOVED || (n->term != 0 && n->line.len != 0);
 }
 
 /* Whether there are no members, or `count` of them; `ranked`: one for each rank, in order. */
@@ -245,7 +324,7 @@ static bool members_fit(struct mu_span members, uint32_t count, bool ranked)
 
 int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice)
 {
-    struct mu_reader r = read_version(in);
+    struct mu_reader r = mu_rdzv_version_read(in);
     struct mu_rdzv_notice notice = {0};
     uint8_t kind = mu_read_u8(&r);
     uint8_t has_who;
@@ -259,7 +338,7 @@ int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice)
     notice.reason = mu_read_u8(&r);
     notice.place = mu_read_u8(&r);
     has_who = mu_read_u8(&r);
-    notice.who = read_name(&r);
+    notice.who = mu_rdzv_name_read(&r);
     notice.who_rank = mu_read_u32(&r);
     notice.members = mu_read_span32(&r);
     if (r.failed || kind == 0 || kind > KIND_MAX || notice.reason > REASON_MAX ||
@@ -268,6 +347,10 @@ int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice)
         return MUSTER_EPROTO;
     }
     if (kind == MU_RDZV_NOTICE_ASSIGNED && notice.rank >= notice.world) {
+        return MUSTER_EPROTO;
+    }
+    if ((kind >= MU_RDZV_NOTICE_ENTERED && r.rest.len != 0 && !read_term(&r, &notice)) ||
+        !term_fits(&notice, kind)) {
         return MUSTER_EPROTO;
     }
     notice.kind = (enum mu_rdzv_notice_kind)kind;
@@ -292,8 +375,8 @@ int mu_rdzv_member_encode(struct mu_buf *out, const struct mu_rdzv_member_msg *m
         return err;
     }
     mu_buf_put_u16(out, (uint16_t)size);
-    put_name(out, member->node);
-    put_name(out, member->addr);
+    mu_rdzv_name_put(out, member->node);
+    mu_rdzv_name_put(out, member->addr);
     mu_buf_put_u32(out, member->rank);
     mu_buf_put_u8(out, (uint8_t)member->place);
     mu_buf_put_u64(out, member->silent_ms);
@@ -310,8 +393,8 @@ int mu_rdzv_member_next(struct mu_span *members, struct mu_rdzv_member_msg *ret_
         return MUSTER_ENOENT;
     }
     r = mu_reader(mu_read_bytes(&all, mu_read_u16(&all)));
-    member.node = read_name(&r);
-    member.addr = read_name(&r);
+    member.node = mu_rdzv_name_read(&r);
+    member.addr = mu_rdzv_name_read(&r);
     member.rank = mu_read_u32(&r);
     member.place = mu_read_u8(&r);
     member.silent_ms = mu_read_u64(&r);
@@ -337,15 +420,15 @@ int mu_rdzv_run_id_encode(struct mu_buf *out, struct mu_span run_id)
     if (err != 0) {
         return err;
     }
-    mu_buf_put_u8(out, VERSION);
-    put_name(out, run_id);
+    mu_buf_put_u8(out, MU_RDZV_MSG_VERSION);
+    mu_rdzv_name_put(out, run_id);
     return 0;
 }
 
 int mu_rdzv_run_id_decode(struct mu_span in, struct mu_span *ret_run_id)
 {
-    struct mu_reader r = read_version(in);
-    struct mu_span run_id = read_name(&r);
+    struct mu_reader r = mu_rdzv_version_read(in);
+    struct mu_span run_id = mu_rdzv_name_read(&r);
 
     if (r.failed) {
         return MUSTER_EPROTO;
@@ -370,7 +453,7 @@ int mu_rdzv_run_encode(struct mu_buf *out, const struct mu_rdzv_run_msg *run)
         return err;
     }
     mu_buf_put_u32(out, (uint32_t)size);
-    put_name(out, run->run_id);
+    mu_rdzv_name_put(out, run->run_id);
     mu_buf_put_u8(out, (uint8_t)run->state);
     mu_buf_put_u64(out, run->incarnation);
     mu_buf_put_u64(out, run->round);
@@ -411,7 +494,7 @@ int mu_rdzv_run_next(struct mu_span *runs, struct mu_rdzv_run_msg *ret_run)
         return MUSTER_ENOENT;
     }
     r = mu_reader(mu_read_span32(&all));
-    run.run_id = read_name(&r);
+    run.run_id = mu_rdzv_name_read(&r);
     run.state = mu_read_u8(&r);
     run.incarnation = mu_read_u64(&r);
     run.round = mu_read_u64(&r);
@@ -453,7 +536,7 @@ int mu_rdzv_exclusion_encode(struct mu_buf *out, const struct mu_rdzv_exclusion_
     }
     mu_buf_put_u16(out, (uint16_t)size);
     for (size_t i = 0; i < 3; i++) {
-        put_name(out, names[i]);
+        mu_rdzv_name_put(out, names[i]);
     }
     mu_buf_put_u8(out, exclusion->by_hand);
     mu_buf_put_u64(out, exclusion->left_ms);
@@ -475,9 +558,9 @@ int mu_rdzv_exclusion_next(struct mu_span *exclusions, struct mu_rdzv_exclusion_
         return MUSTER_ENOENT;
     }
     r = mu_reader(mu_read_bytes(&all, mu_read_u16(&all)));
-    exclusion.key = read_name(&r);
-    exclusion.node = read_name(&r);
-    exclusion.reason = read_name(&r);
+    exclusion.key = mu_rdzv_name_read(&r);
+    exclusion.node = mu_rdzv_name_read(&r);
+    exclusion.reason = mu_rdzv_name_read(&r);
     by_hand = mu_read_u8(&r);
     exclusion.by_hand = by_hand == 1;
     exclusion.left_ms = mu_read_u64(&r);
@@ -507,9 +590,9 @@ int mu_rdzv_exclude_encode(struct mu_buf *out, const struct mu_rdzv_exclude_msg 
     if (err != 0) {
         return err;
     }
-    mu_buf_put_u8(out, VERSION);
+    mu_buf_put_u8(out, MU_RDZV_MSG_VERSION);
     for (size_t i = 0; i < 3; i++) {
-        put_name(out, names[i]);
+        mu_rdzv_name_put(out, names[i]);
     }
     mu_buf_put_u64(out, exclude->for_ms);
     return 0;
@@ -517,12 +600,12 @@ int mu_rdzv_exclude_encode(struct mu_buf *out, const struct mu_rdzv_exclude_msg 
 
 int mu_rdzv_exclude_decode(struct mu_span in, struct mu_rdzv_exclude_msg *ret_exclude)
 {
-    struct mu_reader r = read_version(in);
+    struct mu_reader r = mu_rdzv_version_read(in);
     struct mu_rdzv_exclude_msg exclude = {0};
 
-    exclude.run_id = read_name(&r);
-    exclude.who = read_name(&r);
-    exclude.reason = read_name(&r);
+    exclude.run_id = mu_rdzv_name_read(&r);
+    exclude.who = mu_rdzv_name_read(&r);
+    exclude.reason = mu_rdzv_name_read(&r);
     exclude.for_ms = mu_read_u64(&r);
     if (r.failed) {
         return MUSTER_EPROTO;

@@ -43,7 +43,9 @@ enum {
     MU_RDZV_JOIN_LOSSES = 1 << 4,  /* `losses_max` and `losses_ms` are set */
     MU_RDZV_JOIN_PAGE = 1 << 5,    /* `page` is set */
     MU_RDZV_JOIN_MACHINE = 1 << 6, /* `machine` is set */
-    /* 7 to 10 are not used yet. */
+    MU_RDZV_JOIN_HEIR = 1 << 7,    /* `heir` is set: it knows PREPARE and MOVED */
+    MU_RDZV_JOIN_TERM = 1 << 8,    /* `term` and `view` are set */
+    /* 9 and 10 are not used yet. */
     MU_RDZV_JOIN_EXCLUDE = 1 << 11, /* `exclude_after`, `exclude_within_ms`, `exclude_for_ms` are */
 };
 
@@ -52,6 +54,29 @@ enum {
  * nodes, and is the cost of the round in one of thousands, where nobody reads it.
  */
 #define MU_RDZV_FEW 128
+
+/* The nodes of a round, which vote by their rank. docs/succession.md. */
+#define MU_RDZV_ELECTORATES_MAX  8
+#define MU_RDZV_ELECTORATE_BYTES (2 * 8 + 2 * 4)
+#define MU_RDZV_STEP_MAX         3 /* the last one of enum mu_succession_step */
+struct mu_rdzv_electorate {
+    uint64_t term;
+    uint64_t round;
+    uint32_t world; /* at least 1 */
+    uint32_t rank;  /* of whose view this is, or who is told; UINT32_MAX: it has no vote */
+};
+
+/* What a node was told last: as struct mu_succession_view. */
+struct mu_rdzv_view {
+    uint64_t term;
+    uint64_t round;
+    uint32_t step; /* enum mu_succession_step; 0: nothing, as is `count` then */
+    uint32_t count;
+    struct mu_rdzv_electorate may[MU_RDZV_ELECTORATES_MAX];
+    struct mu_rdzv_electorate told; /* world 0: unset */
+    uint32_t past_count;
+    struct mu_rdzv_electorate past[MU_RDZV_ELECTORATES_MAX];
+};
 
 struct mu_rdzv_join {
     struct mu_span run_id;
@@ -76,6 +101,9 @@ struct mu_rdzv_join {
     uint32_t exclude_after;    /* failures of a node, at most MU_RDZV_FAILURES_MAX; 0: never */
     uint64_t exclude_within_ms;
     uint64_t exclude_for_ms; /* the first node sets these three, too */
+    struct mu_span heir;     /* HOST:PORT where it could host the run; "": nowhere */
+    uint64_t term;           /* the highest that it has promised or followed */
+    struct mu_rdzv_view view;
 };
 
 /* What a member reports when it drops out of a round. It stays a member. */
@@ -84,6 +112,14 @@ enum mu_rdzv_say {
     MU_RDZV_SAY_STOPPED,    /* it has stopped them: it did not know whether it still counted, or it
                                cannot tell their failure from the loss of others */
     MU_RDZV_SAY_DONE,       /* they have all ended well, and it is about to leave */
+    MU_RDZV_SAY_READY,      /* no report: it has noted what PREPARE said. See mu_rdzv_ready */
+};
+
+/* READY, whole. */
+struct mu_rdzv_ready {
+    uint64_t round;
+    uint64_t term;
+    uint32_t step; /* enum mu_succession_step */
 };
 
 enum mu_rdzv_notice_kind {
@@ -91,6 +127,8 @@ enum mu_rdzv_notice_kind {
     MU_RDZV_NOTICE_ENDED,
     MU_RDZV_NOTICE_WAITERS,
     MU_RDZV_NOTICE_ENTERED, /* the first notice: it is in, without a rank yet; has `place` */
+    MU_RDZV_NOTICE_PREPARE, /* before ASSIGNED: the round that may begin; READY is the answer */
+    MU_RDZV_NOTICE_MOVED,   /* the last notice: another node hosts the run */
 };
 
 enum mu_rdzv_place { /* as enum mu_room_member_state */
@@ -116,6 +154,14 @@ struct mu_rdzv_notice {
     uint32_t who_rank;
     struct mu_span members; /* ASSIGNED, if asked for: `world` of them, in order of rank; read with
                                mu_rdzv_member_next() */
+    /* PREPARE, whose rank may be UINT32_MAX (it only votes in a base); MOVED, whose line is the
+     * host; ENTERED, if other nodes could host the run. term 0: they could not. */
+    uint64_t term;
+    uint32_t step; /* PREPARE: enum mu_succession_step */
+    uint32_t base_count;
+    struct mu_rdzv_electorate bases[MU_RDZV_ELECTORATES_MAX]; /* PREPARE; ranks are not told */
+    struct mu_span line;   /* who could host it, the first first: see codec/rdzv/heir.h, */
+    struct mu_span legacy; /* as this */
 };
 
 struct mu_rdzv_member_msg {
@@ -166,6 +212,10 @@ int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join);
 /* What a member sends on its stream. */
 int mu_rdzv_say_encode(struct mu_buf *out, enum mu_rdzv_say what, uint64_t round);
 int mu_rdzv_say_decode(struct mu_span in, enum mu_rdzv_say *ret_what, uint64_t *ret_round);
+
+int mu_rdzv_ready_encode(struct mu_buf *out, const struct mu_rdzv_ready *ready);
+/** After mu_rdzv_say_decode() has found READY. */
+int mu_rdzv_ready_decode(struct mu_span in, struct mu_rdzv_ready *ret_ready);
 
 int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notice);
 int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice);

@@ -441,6 +441,12 @@ int mu_rdzv_endpoint_parse(const char *text, uint16_t default_port, struct mu_ad
     if (whole.len == 0) {
         host = MU_SPAN_LIT("localhost");
     }
+    if (memchr(host.data, ',', host.len) != NULL) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "the rendezvous endpoint %s names several hosts: only the backend muster "
+                      "takes that, with --succession majority or any; name one",
+                      quote(&q, whole));
+    }
     bare = host.data[0] != '[';
     colon = memrchr(host.data, ':', host.len);
     if (colon != NULL && (bare || host.data[host.len - 1] != ']')) {

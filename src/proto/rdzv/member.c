@@ -366,6 +366,9 @@ void mu_member_notice(struct mu_member *m, mu_mono_t now, const struct mu_rdzv_n
             push(m, MU_MEMBER_WAITING)->count = notice->waiters;
         }
         break;
+    case MU_RDZV_NOTICE_PREPARE: /* the driver's */
+    case MU_RDZV_NOTICE_MOVED:
+        break;
     }
 }
 
