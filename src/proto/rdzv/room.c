@@ -432,6 +432,17 @@ void mu_room_inherit(struct mu_room *room, uint32_t spent)
     room->restarts = spent > room->restarts ? spent : room->restarts;
 }
 
+void mu_room_succeed(struct mu_room *room, mu_mono_t now, const struct mu_room_legacy *past)
+{
+    MU_ASSERT(room->names.count == 0);
+    room->round = past->round + 1;
+    mu_room_inherit(room, past->restarts);
+    room->losses_until = past->losses_until;
+    room->expected = past->expected;
+    room->succeeds = true;
+    mu_room_count_loss(room, now, NULL);
+}
+
 void mu_room_close(struct mu_room *room, mu_mono_t now)
 {
     (void)now;

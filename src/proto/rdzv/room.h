@@ -201,6 +201,14 @@ enum mu_room_state {
     MU_ROOM_IS_FAILED,
 };
 
+/* What a room knows of the run that another one, which is lost, has served before it. */
+struct mu_room_legacy {
+    uint64_t round;         /* the last number that may have been given */
+    uint32_t restarts;      /* that were spent */
+    mu_mono_t losses_until; /* when all losses so far are forgotten */
+    uint32_t expected;      /* once so many are here, nobody else is waited for; 0: not known */
+};
+
 /* The place in the last round of a member that is out. */
 struct mu_room_place {
     char name[MU_ROOM_NAME_MAX + 1]; /* of the member */
@@ -239,6 +247,8 @@ struct mu_room {
     mu_mono_t losses_until; /* private: when all losses so far are forgotten */
     bool too_many_losses;   /* FAILED: why */
     bool regroups;          /* private: a round has just ended */
+    uint32_t expected;      /* private: of the first gathering after another room's; or 0 */
+    bool succeeds;          /* private: no round was formed since that room was lost */
     mu_mono_t sure;         /* failures before it are in doubt */
     uint32_t doubted;       /* private: how many restarts these have cost */
     bool undecided;         /* a failure is in doubt, and would be the end of the run */
@@ -335,6 +345,11 @@ void mu_room_doubt(struct mu_room *room, mu_mono_t now, mu_mono_t until);
 void mu_room_be_sure(struct mu_room *room, mu_mono_t now);
 /** Sets how many restarts were spent before this room was opened, as far as is known. */
 void mu_room_inherit(struct mu_room *room, uint32_t spent);
+/**
+ * Goes on where another room was, before anybody has joined: rounds are counted from there, its
+ * loss is one, and the last call is as short as after a round.
+ */
+void mu_room_succeed(struct mu_room *room, mu_mono_t now, const struct mu_room_legacy *past);
 /** Closes the run: all members are out, and are told CLOSED. Harmless if it is closed already. */
 void mu_room_close(struct mu_room *room, mu_mono_t now);
 

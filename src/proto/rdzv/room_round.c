@@ -19,6 +19,8 @@ static void form_round(struct mu_room *room)
     mu_room_give_ranks(room);
     room->state = MU_ROOM_IS_RUNNING;
     room->last_call = MU_MONO_NEVER;
+    room->expected = 0;
+    room->succeeds = false;
     room->waiters_told = 0;
     room->waiters_next = (mu_mono_t){0};
     room->place_count = 0;
@@ -170,7 +172,8 @@ static mu_mono_t forms_at(const struct mu_room *room)
     if (here < room->config.nodes_min) {
         return MU_MONO_NEVER;
     }
-    if (here == room->config.nodes_max || (target != 0 && here >= target)) {
+    if (here == room->config.nodes_max || (target != 0 && here >= target) ||
+        (room->expected != 0 && here >= room->expected)) {
         return room->hold;
     }
     return mu_mono_before(room->last_call, room->hold) ? room->hold : room->last_call;
@@ -195,7 +198,7 @@ static void set_last_call(struct mu_room *room, mu_mono_t now, bool regroups)
 static void settle_gathering(struct mu_room *room, mu_mono_t now)
 {
     uint32_t here = room->in[MU_ROOM_GATHERING].count;
-    bool regroups = room->regroups;
+    bool regroups = room->regroups || room->succeeds;
 
     room->regroups = false;
     if (here < room->config.nodes_min) {
