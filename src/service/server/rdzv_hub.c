@@ -275,6 +275,10 @@ static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
     run->formed = false;
     run->promoted = 0;
     run->excluded = 0;
+    if (run->lead != NULL) {
+        /* No term gives a number twice. */
+        run->room.round = run->lead->machine->first_round - MU_RDZV_LEAD_FIRST;
+    }
     if (hub->on.keys_outlive) {
         delete_keys(run, hub->incarnation, NULL);
     }
@@ -315,6 +319,7 @@ static int new_run(struct mu_rdzv_hub *hub, const struct mu_rdzv_join *join,
         return mu_err(reterr_msg, MUSTER_ENOMEM, "no memory for another run");
     }
     run->hub = hub;
+    run->lead = mu_rdzv_lead_is(hub, join->run_id) ? hub->lead : NULL;
     run->fence = hub->forgotten;
     mu_list_init(&run->dirty);
     mu_list_init(&run->spares);
@@ -326,6 +331,58 @@ static int new_run(struct mu_rdzv_hub *hub, const struct mu_rdzv_join *join,
     open_room(run, join);
     *ret_run = run;
     return 0;
+}
+
+int mu_rdzv_run_succeed(struct mu_rdzv_lead *lead, const struct mu_rdzv_legacy *legacy,
+                        uint64_t first_round, struct mu_rdzv_run **ret_run,
+                        struct mu_errmsg *reterr_msg)
+{
+    struct mu_rdzv_hub *hub = lead->hub;
+    mu_mono_t now = mu_env_now(hub->env).mono;
+    const struct mu_rdzv_join join = {
+        .run_id = mu_span_str(lead->run_id),
+        .flags = MU_RDZV_JOIN_LOSSES | MU_RDZV_JOIN_SPARES,
+        .nodes_min = legacy->nodes_min,
+        .nodes_max = legacy->nodes_max,
+        .spares = legacy->members_max - legacy->nodes_max,
+        .restarts_max = legacy->restarts_max,
+        .last_call_ms = legacy->last_call_ms,
+        .upscale_delay_ms = legacy->upscale_delay_ms,
+        .losses_max = legacy->losses_max,
+        .losses_ms = legacy->losses_ms,
+    };
+    int err = check_numbers(hub, &join, reterr_msg);
+
+    if (err == 0) {
+        err = new_run(hub, &join, ret_run, reterr_msg);
+    }
+    if (err == 0) {
+        const struct mu_room_legacy past = {
+            .round = first_round - MU_RDZV_LEAD_FIRST - 1,
+            .restarts = legacy->restarts,
+            .losses_until = mu_mono_add_ms(now, legacy->losses_for_ms),
+            .expected =
+                legacy->members < legacy->nodes_max ? legacy->members - 1 : legacy->nodes_max - 1,
+        };
+
+        (*ret_run)->fence = 0;
+        (*ret_run)->room.incarnation = legacy->incarnation;
+        pass_incarnation(hub, legacy->incarnation);
+        mu_room_succeed(&(*ret_run)->room, now, &past);
+        mu_rdzv_run_touch(*ret_run);
+    }
+    return err;
+}
+
+void mu_rdzv_run_drop(struct mu_rdzv_run *run)
+{
+    uint64_t forgotten = run->hub->forgotten;
+    struct mu_rdzv_hub *hub = run->hub;
+
+    mu_list_remove(&run->dirty);
+    file_run(run); /* Nobody is in it any more. */
+    forget_run(run);
+    hub->forgotten = forgotten; /* It goes on elsewhere. */
 }
 
 int mu_rdzv_run_get(struct mu_rdzv_hub *hub, const struct mu_rdzv_join *join,
@@ -412,6 +469,7 @@ static void note_round(struct mu_rdzv_run *run, const struct mu_room_notice *not
     char text[64];
 
     if (notice->kind == MU_ROOM_ENDED) {
+        mu_rdzv_lead_ended(run);
         note_end(run);
         mu_buf_reset(&run->members);
         mu_buf_trim(&run->members, 0);
@@ -429,6 +487,7 @@ static void note_round(struct mu_rdzv_run *run, const struct mu_room_notice *not
     note(run, "round %" PRIu64 " has begun with %" PRIu32 " nodes", notice->round, notice->world);
     mu_rdzv_run_mark(run, MU_STATUS_ROUND, notice->round, notice->world, NULL);
     run->ended_noted = false;
+    mu_rdzv_lead_formed(run, notice->round, notice->world);
     if (notice->round >= 2) {
         uint64_t old = notice->round - 2;
 
@@ -645,6 +704,8 @@ void mu_rdzv_hub_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, 
         mu_rdzv_status_start(hub, session, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_EXPLAIN))) {
         mu_rdzv_explain_start(hub, session, event);
+    } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_PROMISE))) {
+        mu_rdzv_promise_start(hub, session, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_CLOSE))) {
         mu_rdzv_close_start(hub, session, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_EXCLUDE))) {

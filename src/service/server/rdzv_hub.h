@@ -66,8 +66,11 @@ struct mu_rdzv_hub_base {
     struct mu_buf *scratch; /* an answer being made */
 };
 
+struct mu_rdzv_lead;
+
 struct mu_rdzv_hub {
     struct mu_env *env;
+    struct mu_rdzv_lead *lead; /* or NULL: see rdzv_lead.h */
     struct mu_rdzv_hub_config config;
     struct mu_rdzv_hub_base on;
     struct mu_map runs;  /* struct mu_rdzv_run by id */

@@ -153,9 +153,12 @@ void mu_rdzv_explain_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *sessi
 
     if (err == 0) {
         run = mu_rdzv_run_find(hub, id);
-        err = run == NULL ? MUSTER_ENOENT : 0;
+        err = run == NULL && !mu_rdzv_lead_is(hub, id) ? MUSTER_ENOENT : 0;
     }
-    if (run != NULL) {
+    if (err == 0 && mu_rdzv_lead_is(hub, id)) {
+        mu_succession_explain(hub->lead->machine, text, sizeof(text) / 2);
+    }
+    if (run != NULL && text[0] == '\0') {
         mu_room_explain(&run->room, text, sizeof(text) / 2);
     }
     if (run != NULL && mu_room_lacks(&run->room)) {

@@ -1,11 +1,13 @@
 /*
  * What the files of the hub share. rdzv_hub.c: runs, and what they have to tell.
  * rdzv_hub_member.c: members, from their join to their reply. rdzv_hub_ask.c: status and close.
+ * rdzv_lead.c, rdzv_lead_promise.c: the run whose host may change.
  */
 #ifndef MU_RDZV_HUB_INTERNAL_H
 #define MU_RDZV_HUB_INTERNAL_H
 
 #include "service/server/rdzv_hub.h"
+#include "service/server/rdzv_lead.h"
 
 /* A text that says why, as long as an answer can carry. */
 #define MU_RDZV_WHY_MAX MU_RPC_MESSAGE_MAX
@@ -36,6 +38,7 @@ struct mu_rdzv_run {
     uint64_t promoted;       /* how many the room had promoted when they were looked at */
     struct mu_buf members;   /* the list of all in the round, as it is told; empty: not made yet */
     struct mu_status_history history;
+    struct mu_rdzv_lead *lead; /* NULL: its host does not change */
     size_t id_len;
     char id[MU_RDZV_NAME_LEN_MAX + 1];
 };
@@ -54,14 +57,18 @@ struct mu_rdzv_member {
     /* What it is owed, in this order. */
     uint32_t entered; /* its place; 0: it knows */
     bool owed_ended;
+    bool owed_prepare;
     bool owed_assigned;
     bool owed_waiters;
     struct mu_room_notice ended; /* `who` points to `ended_who`, or is NULL */
     struct mu_room_notice assigned;
     struct mu_room_notice waiters;
+    struct mu_succession_prepare prepare;
+    struct mu_succession_peer *peer; /* of a run with a lead, if it knows of that; or NULL */
     char ended_who[MU_ROOM_NAME_MAX + 1];
     char addr[MU_RDZV_NAME_LEN_MAX + 1];
     char page[MU_RDZV_NAME_LEN_MAX + 1]; /* where its agent's status page is; "": nowhere */
+    char heir[MU_RDZV_NAME_LEN_MAX + 1]; /* where it could host the run; "": nowhere */
 };
 
 static inline struct mu_rdzv_member *mu_rdzv_member_of(const struct mu_list *link)
@@ -86,6 +93,13 @@ void mu_rdzv_run_mark(struct mu_rdzv_run *run, enum mu_status_mark mark, uint64_
 /** The list of its members in the running round, lent until the round ends. MUSTER_ENOMEM. */
 int mu_rdzv_run_members(struct mu_rdzv_run *run, struct mu_span *ret_members);
 
+/** Opens a run, for the lead, as the legacy has it; it has no members. MUSTER_ENOMEM. */
+int mu_rdzv_run_succeed(struct mu_rdzv_lead *lead, const struct mu_rdzv_legacy *legacy,
+                        uint64_t first_round, struct mu_rdzv_run **ret_run,
+                        struct mu_errmsg *reterr_msg);
+/** Gives up a run whose members were all sent away. */
+void mu_rdzv_run_drop(struct mu_rdzv_run *run);
+
 /* --- rdzv_hub_member.c ------------------------------------------------------------------------ */
 
 /** Serves `join`. */
@@ -102,6 +116,42 @@ void mu_rdzv_member_arm(struct mu_rdzv_member *m);
 bool mu_rdzv_run_heard_all(const struct mu_rdzv_run *run);
 /** It is out of the room: answers its call and frees it. */
 void mu_rdzv_member_dismiss(struct mu_rdzv_member *m, int status, const char *why);
+
+/** It is out of the room, and its call is answered. */
+void mu_rdzv_member_free(struct mu_rdzv_member *m);
+/** It is out of the room: sends it to the host, if that is known. */
+void mu_rdzv_member_move(struct mu_rdzv_member *m, bool known);
+/** Sends a notice, outside of their order. */
+int mu_rdzv_member_send(struct mu_rpc_session *session, uint64_t id, struct mu_buf *scratch,
+                        const struct mu_rdzv_notice *notice);
+
+/* --- rdzv_lead.c ------------------------------------------------------------------------------ */
+
+/** Whether the call is about the lead's run. */
+bool mu_rdzv_lead_is(const struct mu_rdzv_hub *hub, struct mu_span run_id);
+/** Serves `join` while the run is hosted elsewhere, or nowhere. */
+void mu_rdzv_lead_park(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, size_t *joins,
+                       const struct mu_rpc_event *event, const struct mu_rdzv_join *join);
+/** A member has come, or is about to go. MUSTER_ENOMEM. */
+int mu_rdzv_lead_in(struct mu_rdzv_member *m, const struct mu_rdzv_join *join);
+void mu_rdzv_lead_entered(struct mu_rdzv_member *m);
+void mu_rdzv_lead_out(struct mu_rdzv_member *m, bool good);
+/** It says READY. */
+void mu_rdzv_lead_ready(struct mu_rdzv_member *m, const struct mu_rdzv_ready *ready);
+/** A round was formed, or is over. */
+void mu_rdzv_lead_formed(struct mu_rdzv_run *run, uint64_t round, uint32_t world);
+void mu_rdzv_lead_ended(struct mu_rdzv_run *run);
+/** Adds what the lead tells of terms. */
+void mu_rdzv_lead_notice(const struct mu_rdzv_lead *lead, struct mu_rdzv_notice *notice);
+
+/** What the wire says, as the machine has it. */
+void mu_rdzv_lead_view(struct mu_succession_view *to, const struct mu_rdzv_view *from);
+
+/* --- rdzv_lead_promise.c ---------------------------------------------------------------------- */
+
+/** Serves `promise`. */
+void mu_rdzv_promise_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
+                           const struct mu_rpc_event *event);
 
 /* --- rdzv_hub_ask.c --------------------------------------------------------------------------- */
 

@@ -18,8 +18,9 @@ static mu_mono_t mono(const struct mu_rdzv_member *m)
     return mu_env_now(m->run->hub->env).mono;
 }
 
-static void free_member(struct mu_rdzv_member *m)
+void mu_rdzv_member_free(struct mu_rdzv_member *m)
 {
+    mu_rdzv_lead_out(m, false); /* unless it is known to have left */
     mu_heap_remove(&m->run->timeouts, &m->timeout);
     mu_list_remove(&m->spare);
     mu_list_remove(&m->starved);
@@ -41,22 +42,29 @@ void mu_rdzv_member_dismiss(struct mu_rdzv_member *m, int status, const char *wh
 {
     MU_ASSERT(m->room.state == MU_ROOM_OUT);
     mu_rpc_session_reply(m->base.session, m->base.id, status, mu_span_str(why));
-    free_member(m);
+    mu_rdzv_member_free(m);
 }
 
 /* --- what it is told -------------------------------------------------------------------------- */
 
-static int send_notice(struct mu_rdzv_member *m, const struct mu_rdzv_notice *notice)
+int mu_rdzv_member_send(struct mu_rpc_session *session, uint64_t id, struct mu_buf *out,
+                        const struct mu_rdzv_notice *notice)
 {
-    struct mu_buf *out = m->run->hub->on.scratch;
     int err;
 
     mu_buf_reset(out);
     err = mu_rdzv_notice_encode(out, notice);
     if (err == 0) {
-        err = mu_rpc_session_item(m->base.session, m->base.id, mu_buf_span(out));
+        err = mu_rpc_session_item(session, id, mu_buf_span(out));
     }
     mu_buf_trim(out, 1 << 20);
+    return err;
+}
+
+static int send_notice(struct mu_rdzv_member *m, const struct mu_rdzv_notice *notice)
+{
+    int err = mu_rdzv_member_send(m->base.session, m->base.id, m->run->hub->on.scratch, notice);
+
     if (err == 0) {
         m->run->hub->notices++;
     }
@@ -72,6 +80,9 @@ static int send_entered(struct mu_rdzv_member *m)
         .place = m->entered,
     };
 
+    if (m->peer != NULL && !m->peer->old) {
+        mu_rdzv_lead_notice(m->run->lead, &msg);
+    }
     return send_notice(m, &msg);
 }
 
@@ -87,6 +98,33 @@ static int send_ended(struct mu_rdzv_member *m)
         .who_rank = m->ended.who_rank,
     };
 
+    return send_notice(m, &msg);
+}
+
+static void copy_electorate(struct mu_rdzv_electorate *to, const struct mu_electorate *from)
+{
+    *to = (struct mu_rdzv_electorate){
+        .term = from->term, .round = from->round, .world = from->world, .rank = UINT32_MAX};
+}
+
+static int send_prepare(struct mu_rdzv_member *m)
+{
+    const struct mu_succession_prepare *p = &m->prepare;
+    struct mu_rdzv_notice msg = {
+        .kind = MU_RDZV_NOTICE_PREPARE,
+        .incarnation = m->run->room.incarnation,
+        .round = p->round.round,
+        .rank = p->round.rank,
+        .world = p->round.world,
+        .step = (uint32_t)p->step,
+        .base_count = p->base_count,
+    };
+
+    mu_rdzv_lead_notice(m->run->lead, &msg);
+    msg.term = p->term;
+    for (uint32_t i = 0; i < p->base_count; i++) {
+        copy_electorate(&msg.bases[i], &p->bases[i]);
+    }
     return send_notice(m, &msg);
 }
 
@@ -145,7 +183,10 @@ static int send_next(struct mu_rdzv_member *m)
     } else if (m->owed_ended) {
         err = send_ended(m);
         m->owed_ended = err != 0;
-    } else if (m->owed_assigned) {
+    } else if (m->owed_prepare) {
+        err = send_prepare(m);
+        m->owed_prepare = err != 0;
+    } else if (m->owed_assigned && (m->run->lead == NULL || !m->run->lead->held)) {
         err = send_assigned(m);
         m->owed_assigned = err != 0;
     } else if (m->owed_waiters) {
@@ -171,7 +212,7 @@ void mu_rdzv_member_push(struct mu_rdzv_member *m)
 static void note_ended(struct mu_rdzv_member *m, const struct mu_room_notice *notice)
 {
     mu_rdzv_member_arm(m);
-    m->owed_waiters = false;
+    m->owed_waiters = m->owed_prepare = false;
     if (m->owed_assigned) {
         m->owed_assigned = false; /* It never heard of the round. */
         return;
@@ -322,6 +363,15 @@ bool mu_rdzv_run_heard_all(const struct mu_rdzv_run *run)
     return true;
 }
 
+static void be_ready(struct mu_rdzv_member *m, struct mu_span payload)
+{
+    struct mu_rdzv_ready ready;
+
+    if (mu_rdzv_ready_decode(payload, &ready) == 0 && m->peer != NULL) {
+        mu_rdzv_lead_ready(m, &ready);
+    }
+}
+
 static void member_item(struct mu_rpc_served *base, struct mu_span payload)
 {
     struct mu_rdzv_member *m = member_of(base);
@@ -336,6 +386,8 @@ static void member_item(struct mu_rpc_served *base, struct mu_span payload)
         fail(m, round);
     } else if (what == MU_RDZV_SAY_DONE) {
         mu_room_finish(&m->room);
+    } else if (what == MU_RDZV_SAY_READY) {
+        be_ready(m, payload);
     } else {
         mu_room_stop(&m->run->room, mono(m), &m->room, round);
     }
@@ -346,6 +398,7 @@ static void member_end(struct mu_rpc_served *base)
     struct mu_rdzv_member *m = member_of(base);
 
     mu_rdzv_run_touch(m->run);
+    mu_rdzv_lead_out(m, true);
     leave(m);
     mu_rdzv_member_dismiss(m, 0, "");
 }
@@ -381,7 +434,7 @@ static void member_free(struct mu_rpc_served *base)
     } else {
         lose(m);
     }
-    free_member(m);
+    mu_rdzv_member_free(m);
 }
 
 static const struct mu_rpc_served_ops member_ops = {
@@ -419,7 +472,7 @@ static int check_join(const struct mu_rdzv_hub *hub, size_t joins, const struct 
                       MU_RDZV_NAME_LEN_MAX);
     }
     if (!is_text(join->topology) || !is_text(join->addr) || !is_text(join->page) ||
-        !is_text(join->machine)) {
+        !is_text(join->machine) || !is_text(join->heir)) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
                       "a topology key, an address or a machine's id may have no control "
                       "characters");
@@ -460,6 +513,7 @@ static int new_member(struct mu_rpc_session *session, size_t *joins, uint64_t id
     put_text(m->room.machine, join->machine);
     put_text(m->addr, join->addr);
     put_text(m->page, join->page);
+    put_text(m->heir, join->heir);
     m->join_timeout_ms = join->join_timeout_ms;
     m->flags = join->flags;
     mu_list_init(&m->spare);
@@ -545,12 +599,15 @@ static int start_member(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
         return mu_err(reterr_msg, MUSTER_ENOMEM, "no memory for another member");
     }
     take_over(m, join);
-    err = enter_room(m, join, reterr_msg);
+    err = mu_rdzv_lead_in(m, join);
+    err = err != 0 ? mu_err(reterr_msg, err, "no memory for another member")
+                   : enter_room(m, join, reterr_msg);
     if (err != 0) {
         hub->refused += err == MUSTER_ERDZV_EXCLUDED;
-        free_member(m);
+        mu_rdzv_member_free(m);
         return err;
     }
+    mu_rdzv_lead_entered(m);
     hub->joins++;
     mu_rdzv_run_mark(run, MU_STATUS_JOINED, run->room.round, 1, m->room.name);
     /* A round that this join completed is told next: when it entered, it had no rank. */
@@ -574,6 +631,8 @@ void mu_rdzv_member_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *sessio
 
     if (err != 0) {
         (void)mu_err(&why, err, "malformed join");
+    } else if (mu_rdzv_lead_is(hub, join.run_id) && !hub->lead->hosting) {
+        mu_rdzv_lead_park(hub, session, joins, event, &join);
     } else {
         err = start_member(hub, session, joins, event->id, &join, &why);
     }

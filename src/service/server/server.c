@@ -412,6 +412,22 @@ void *mu_store_server_context(const struct mu_store_server *s)
     return s->config.context;
 }
 
+int mu_store_server_listen(struct mu_store_server *s, const struct mu_addr *addr,
+                           struct mu_errmsg *reterr_msg)
+{
+    struct mu_addr at = *addr;
+    int err = s->second.server != NULL || s->draining || s->stopping
+                  ? MUSTER_EEXIST
+                  : mu_rpc_server_listen(&s->wire, &s->second, &at);
+
+    return err == 0 ? 0 : mu_listen_failed(s->env, &at, err, reterr_msg);
+}
+
+struct mu_rdzv_hub *mu_store_server_hub(struct mu_store_server *s)
+{
+    return &s->hub;
+}
+
 const struct mu_addr *mu_store_server_addr(const struct mu_store_server *s)
 {
     return &s->config.listen;

@@ -93,6 +93,11 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
                           struct mu_store_server **ret_server, struct mu_errmsg *reterr_msg);
 /** The config's context. */
 void *mu_store_server_context(const struct mu_store_server *server);
+/** The hub of its rendezvous. */
+struct mu_rdzv_hub *mu_store_server_hub(struct mu_store_server *server);
+/** Listens at another address as well, once. Errors as of mu_store_server_start(). */
+int mu_store_server_listen(struct mu_store_server *server, const struct mu_addr *addr,
+                           struct mu_errmsg *reterr_msg);
 /** The address at which the server listens. */
 const struct mu_addr *mu_store_server_addr(const struct mu_store_server *server);
 /** Stops listening, answers the requests that were read, writes the journal, closes; `stopped`
