@@ -497,8 +497,10 @@ static void on_ended(void *context, const struct mu_rdzv_ending *ending)
     struct mu_agent_service *s = context;
     struct mu_agent_round *r = s->round;
 
-    if (r != NULL && r->number == ending->round && r->store_open && !r->failure_known &&
-        s->next == NULL) {
+    if (r != NULL && r->number == ending->round && ending->host_gone) {
+        mu_agent_failure_give_up(r);
+    } else if (r != NULL && r->number == ending->round && r->store_open && !r->failure_known &&
+               s->next == NULL) {
         mu_agent_failure_read(r);
     }
     mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_ROUND_ENDED,

@@ -57,8 +57,9 @@ struct mu_agent_round {
     /* the first failure: failure.c */
     struct mu_store_op op;
     bool op_busy;
-    bool publishes; /* the op writes; else it reads */
-    bool again;     /* another of our workers has failed meanwhile */
+    bool store_gone; /* with its host: nothing is waited for */
+    bool publishes;  /* the op writes; else it reads */
+    bool again;      /* another of our workers has failed meanwhile */
     unsigned tries;
     uint64_t op_order;
     struct mu_span op_key;
@@ -271,6 +272,8 @@ bool mu_agent_failure_is_own(const struct mu_agent_worker *w);
 bool mu_agent_failure_is_publishing(const struct mu_agent_service *s);
 /** Checks whether a failure is there. */
 void mu_agent_failure_read(struct mu_agent_round *r);
+/** The store is gone with its host: nothing that was asked of it is waited for any more. */
+void mu_agent_failure_give_up(struct mu_agent_round *r);
 /** Workers of ours were signalled, or a failure became known: tells the others which still ran. */
 void mu_agent_failure_tell_running(struct mu_agent_service *s);
 /** At the end: lists our own workers that still ran, unless those of all nodes are known. */

@@ -16,6 +16,7 @@
 #include "service/agent/agent_internal.h"
 
 #define TICKET_KEY "muster/signs"
+#define GONE_MS    1    /* for what is asked of a store that is gone with its host */
 #define FRESH_MS   5000 /* an older sign was about something else */
 #define TRIES_MAX  32   /* attempts to write, against others that write */
 
@@ -57,7 +58,7 @@ void mu_agent_failure_sign(struct mu_agent_worker *w)
     w->ticket_key = MU_SPAN_LIT(TICKET_KEY);
     w->ticket_op = (struct mu_store_op){
         .request = {.verb = MU_STORE_ADD, .keys = &w->ticket_key, .key_count = 1, .number = 1},
-        .timeout_ms = w->s->config.verdict_ms,
+        .timeout_ms = r->store_gone ? GONE_MS : w->s->config.verdict_ms,
         .done = on_ticket,
     };
     mu_store_submit(r->stores.store, &w->ticket_op);
@@ -322,7 +323,7 @@ static void submit(struct mu_agent_round *r, enum mu_store_verb verb, uint32_t f
                 .values = r->op_values,
                 .value_count = value_count,
             },
-        .timeout_ms = r->s->config.verdict_ms,
+        .timeout_ms = r->store_gone ? GONE_MS : r->s->config.verdict_ms,
         .done = on_op,
     };
     r->op_busy = true;
@@ -468,5 +469,20 @@ void mu_agent_failure_read(struct mu_agent_round *r)
 {
     if (!r->op_busy && r->store_open && !r->closing) {
         submit(r, MU_STORE_GET, MU_STORE_NOWAIT, 0);
+    }
+}
+
+void mu_agent_failure_give_up(struct mu_agent_round *r)
+{
+    struct mu_agent_service *s = r->s;
+
+    r->store_gone = true;
+    for (uint32_t i = 0; i < s->config.policy.workers; i++) {
+        if (s->workers[i].ticket_busy) {
+            mu_store_cancel(&s->workers[i].ticket_op);
+        }
+    }
+    if (r->op_busy) {
+        mu_store_cancel(&r->op);
     }
 }

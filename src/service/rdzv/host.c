@@ -29,7 +29,7 @@ struct hosted {
     mu_mono_t deadline;
 };
 
-static bool is_loopback(const char *host)
+bool mu_rdzv_is_loopback(const char *host)
 {
     return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
            strcmp(host, "::1") == 0;
@@ -70,7 +70,7 @@ int mu_rdzv_place(struct mu_env *env, struct mu_addr *addr)
         mu_free(p);
         return err;
     }
-    if (p->listener.here_only && !is_loopback(addr->host)) {
+    if (p->listener.here_only && !mu_rdzv_is_loopback(addr->host)) {
         memcpy(addr->host, "::", sizeof("::"));
     }
     mu_env_unlisten(env, &p->listener);
@@ -147,6 +147,7 @@ static int serve(struct mu_env *env, const struct mu_addr *place,
     }
     config.listen = *place;
     config.rpc.grace_ms = MU_RPC_DEAD_MS_MAX; /* as long as its members wish */
+    config.rpc.confirms = true;               /* a host must know who hears it */
     config.stopped = on_stopped;
     config.context = h;
     err = mu_store_server_start(env, &config, &h->server, reterr_msg);

@@ -11,12 +11,15 @@
 #include "codec/text/ip.h"
 #include "core/addr.h"
 #include "core/alloc.h"
+#include "service/rdzv/succession.h"
 #include "service/server/server.h"
 
 #define PROBE_MS  UINT32_C(5000)
 #define GREETINGS 5
 #define SAY_BYTES 64
 #define RENEW_MS  1000 /* until another session is tried, after one that was of no use */
+
+static const char given_up[] = "its session was given up";
 
 static struct mu_rdzv_muster *native_of(struct mu_rdzv_handler *h)
 {
@@ -58,11 +61,18 @@ struct mu_member *mu_rdzv_muster_member(struct mu_rdzv_muster *n)
 {
     n->member.link = (struct mu_member_link){
         .linked = n->client == MU_RDZV_CLIENT_LIVE && mu_rpc_client_linked(&n->rpc),
-        .hosting = n->server != NULL,
+        .hosting = n->base.hosting,
         .error = n->rpc.last_error,
         .kept_ms = mu_rpc_kept_ms(&n->rpc.rpc),
         .confirmed = mu_rpc_confirmed(&n->rpc.rpc),
     };
+    if (n->base.hosting && n->heir != NULL) {
+        /* Others may go on without the host as well. */
+        mu_mono_t confirmed = mu_rdzv_lead_confirmed(&n->heir->lead, n->base.node);
+
+        n->member.link.hosting = confirmed.ns == MU_MONO_NEVER.ns;
+        n->member.link.confirmed = mu_mono_min(confirmed, n->member.link.confirmed);
+    }
     return &n->member;
 }
 
@@ -78,34 +88,47 @@ void mu_rdzv_muster_run(struct mu_rdzv_muster *n)
 
 /* --- what we say ------------------------------------------------------------------------------ */
 
+/* What a host must know of one who could succeed it. */
+static void add_heir(const struct mu_rdzv_muster *n, struct mu_rdzv_join *join)
+{
+    if (n->heir != NULL && !n->heir->plain) {
+        join->flags |= MU_RDZV_JOIN_HEIR | MU_RDZV_JOIN_TERM;
+        join->heir = mu_span_str(n->heir->address);
+        join->term = n->heir->machine.promised;
+        mu_rdzv_view_of(&join->view, &n->heir->machine.view);
+    }
+}
+
 static int encode_join(struct mu_rdzv_muster *n, struct mu_buf *out)
 {
-    return mu_rdzv_join_encode(
-        out, &(struct mu_rdzv_join){
-                 .run_id = mu_span_str(n->base.run_id),
-                 .node = mu_span_str(n->base.node),
-                 .addr = mu_span_str(n->base.addr),
-                 .topology = mu_span_str(n->config.topology),
-                 .flags = n->config.join_flags | (n->member.spent != 0 ? MU_RDZV_JOIN_SPENT : 0) |
-                          (n->base.page[0] != '\0' ? MU_RDZV_JOIN_PAGE : 0) | MU_RDZV_JOIN_MACHINE,
-                 .nodes_min = n->config.nodes_min,
-                 .nodes_max = n->config.nodes_max,
-                 .target = n->config.target,
-                 .restarts_max = n->config.restarts_max,
-                 .last_call_ms = n->config.last_call_ms,
-                 .upscale_delay_ms = n->config.upscale_delay_ms,
-                 .join_timeout_ms = n->config.join_timeout_ms,
-                 .incarnation = n->member.incarnation,
-                 .spares = n->config.spares,
-                 .spent = n->member.spent,
-                 .losses_max = n->config.losses_max,
-                 .losses_ms = n->config.losses_ms,
-                 .page = mu_span_str(n->base.page),
-                 .machine = mu_span_str(n->config.machine),
-                 .exclude_after = n->config.exclude_after,
-                 .exclude_within_ms = n->config.exclude_within_ms,
-                 .exclude_for_ms = n->config.exclude_for_ms,
-             });
+    struct mu_rdzv_join join = {
+        .run_id = mu_span_str(n->base.run_id),
+        .node = mu_span_str(n->base.node),
+        .addr = mu_span_str(n->base.addr),
+        .topology = mu_span_str(n->config.topology),
+        .flags = n->config.join_flags | (n->member.spent != 0 ? MU_RDZV_JOIN_SPENT : 0) |
+                 (n->base.page[0] != '\0' ? MU_RDZV_JOIN_PAGE : 0) | MU_RDZV_JOIN_MACHINE,
+        .nodes_min = n->config.nodes_min,
+        .nodes_max = n->config.nodes_max,
+        .target = n->config.target,
+        .restarts_max = n->config.restarts_max,
+        .last_call_ms = n->config.last_call_ms,
+        .upscale_delay_ms = n->config.upscale_delay_ms,
+        .join_timeout_ms = n->config.join_timeout_ms,
+        .incarnation = n->member.incarnation,
+        .spares = n->config.spares,
+        .spent = n->member.spent,
+        .losses_max = n->config.losses_max,
+        .losses_ms = n->config.losses_ms,
+        .page = mu_span_str(n->base.page),
+        .machine = mu_span_str(n->config.machine),
+        .exclude_after = n->config.exclude_after,
+        .exclude_within_ms = n->config.exclude_within_ms,
+        .exclude_for_ms = n->config.exclude_for_ms,
+    };
+
+    add_heir(n, &join);
+    return mu_rdzv_join_encode(out, &join);
 }
 
 int mu_rdzv_muster_ask(struct mu_rdzv_muster *n, struct mu_span method, uint32_t timeout_ms,
@@ -128,7 +151,7 @@ static int send(struct mu_rdzv_muster *n, enum mu_member_word word)
     struct mu_buf out;
     int err = 0;
 
-    mu_buf_init(&out, 6 * (MU_RDZV_NAME_LEN_MAX + SAY_BYTES));
+    mu_buf_init(&out, 7 * (MU_RDZV_NAME_LEN_MAX + SAY_BYTES) + MU_RDZV_VIEW_BYTES);
     switch (word) {
     case MU_MEMBER_CALL_JOIN:
         err = encode_join(n, &out);
@@ -169,6 +192,9 @@ static void say(void *context)
                                    n->address, n->config.nodes_min, n->config.nodes_max);
         }
     }
+    if (n->heir != NULL && !n->freeing) {
+        mu_rdzv_succession_turned(n->heir);
+    }
     rearm(n);
 }
 
@@ -179,11 +205,11 @@ static void need_client(struct mu_rdzv_muster *n);
 /* --- the session ------------------------------------------------------------------------------ */
 
 /* Closes a client that is of no use any more. */
-static void drop_client(struct mu_rdzv_muster *n, enum mu_rdzv_muster_client what)
+static void drop_client(struct mu_rdzv_muster *n, enum mu_rdzv_muster_client what, const char *why)
 {
     if (n->client == MU_RDZV_CLIENT_LIVE) {
         n->call = n->close_call = n->explain_call = 0;
-        mu_member_lost(mu_rdzv_muster_member(n), mono(n), "its session was given up");
+        mu_member_lost(mu_rdzv_muster_member(n), mono(n), why);
         mu_rpc_client_close(&n->rpc);
     }
     n->client = n->client == MU_RDZV_CLIENT_NONE ? MU_RDZV_CLIENT_NONE : what;
@@ -192,7 +218,7 @@ static void drop_client(struct mu_rdzv_muster *n, enum mu_rdzv_muster_client wha
 /* What the user waits for fails, on the next turn. */
 static void fail_all(struct mu_rdzv_muster *n, int status, const char *text)
 {
-    drop_client(n, MU_RDZV_CLIENT_CLOSING);
+    drop_client(n, MU_RDZV_CLIENT_CLOSING, given_up);
     mu_member_unreached(&n->member, mono(n), status, text);
     rearm(n);
 }
@@ -200,7 +226,7 @@ static void fail_all(struct mu_rdzv_muster *n, int status, const char *text)
 /* Begins another session in a moment: this one is of no use, but another one may be. */
 static void renew_later(struct mu_rdzv_muster *n)
 {
-    drop_client(n, MU_RDZV_CLIENT_CLOSING);
+    drop_client(n, MU_RDZV_CLIENT_CLOSING, given_up);
     n->renew_at = mu_mono_add_ms(mono(n), RENEW_MS);
     rearm(n);
 }
@@ -247,6 +273,9 @@ static void on_trouble(void *context, int status, bool was_open)
 {
     struct mu_rdzv_muster *n = context;
 
+    if (n->heir != NULL && mu_rdzv_succession_trouble(n->heir, status, was_open)) {
+        return;
+    }
     /* What runs has its fence; what waits must know why. */
     if (n->member.user == MU_MEMBER_JOINING && was_open && status == MUSTER_ETIMEDOUT) {
         note_silence(n);
@@ -263,7 +292,7 @@ static int elect(struct mu_rdzv_muster *n, struct mu_errmsg *reterr_msg)
     struct mu_span host = mu_span_str(n->endpoint.host);
     int rc;
 
-    if (n->server != NULL || n->elsewhere) {
+    if (n->server != NULL || n->elsewhere || n->heir != NULL) {
         return 0;
     }
     rc = mu_rdzv_host(n->base.env, n->config.host, &n->endpoint, &n->server, reterr_msg);
@@ -382,6 +411,9 @@ static void need_client(struct mu_rdzv_muster *n)
 {
     struct mu_errmsg msg = {{0}};
 
+    if (n->heir != NULL && !mu_rdzv_succession_begin(n->heir)) {
+        return; /* Nobody hosts: one is being looked for. */
+    }
     if (n->client == MU_RDZV_CLIENT_LIVE && (n->call != 0 || n->rpc.last_error == 0)) {
         mu_rpc_client_run_soon(&n->rpc);
         return;
@@ -391,18 +423,41 @@ static void need_client(struct mu_rdzv_muster *n)
     } else if (n->client == MU_RDZV_CLIENT_NONE) {
         start_client(n);
     } else {
-        drop_client(n, MU_RDZV_CLIENT_RENEWING);
+        drop_client(n, MU_RDZV_CLIENT_RENEWING, given_up);
     }
 }
 
 static void renew(struct mu_rdzv_muster *n)
 {
     n->renew_at = MU_MONO_NEVER;
+    if (!n->reaches) {
+        return;
+    }
     if (n->client == MU_RDZV_CLIENT_NONE) {
         start_client(n);
     } else if (n->client == MU_RDZV_CLIENT_CLOSING) {
         n->client = MU_RDZV_CLIENT_RENEWING;
     }
+}
+
+void mu_rdzv_muster_connect(struct mu_rdzv_muster *n)
+{
+    (void)mu_addr_format(&n->endpoint, n->address, sizeof(n->address));
+    n->reaches = true;
+    n->renew_at = MU_MONO_NEVER;
+    if (n->client == MU_RDZV_CLIENT_NONE) {
+        start_client(n);
+    } else {
+        drop_client(n, MU_RDZV_CLIENT_RENEWING, given_up);
+    }
+    mu_rdzv_muster_run(n);
+}
+
+void mu_rdzv_muster_disconnect(struct mu_rdzv_muster *n, const char *why)
+{
+    n->reaches = false;
+    drop_client(n, MU_RDZV_CLIENT_CLOSING, why);
+    mu_rdzv_muster_run(n);
 }
 
 /* --- for its user ----------------------------------------------------------------------------- */
@@ -442,6 +497,9 @@ static void native_join(struct mu_rdzv_handler *h)
     h->trouble_count = 0;
     if (!n->freeing && mu_member_join(mu_rdzv_muster_member(n), mono(n), h->blameless)) {
         need_client(n);
+        if (n->heir != NULL) {
+            mu_rdzv_succession_joins(n->heir);
+        }
     }
     rearm(n);
 }
@@ -484,7 +542,7 @@ static bool native_deserted(struct mu_rdzv_handler *h)
     const struct mu_rdzv_muster *n = MU_CONTAINER_OF(h, const struct mu_rdzv_muster, base);
     struct mu_store_server_stats stats;
 
-    if (n->server == NULL) {
+    if (n->server == NULL || !n->base.hosting) {
         return false;
     }
     mu_store_server_stats(n->server, &stats);
@@ -499,11 +557,24 @@ static void on_unhosted(void *context)
     finish_free(n);
 }
 
+void mu_rdzv_muster_ended(struct mu_rdzv_muster *n)
+{
+    if (n->client == MU_RDZV_CLIENT_NONE) {
+        finish_free(n);
+    }
+}
+
 static void finish_free(struct mu_rdzv_muster *n)
 {
-    if (n->server != NULL) {
-        mu_rdzv_unhost(n->server, n->base.linger_ms, on_unhosted, n);
+    if (n->heir != NULL && !mu_rdzv_succession_end(n->heir)) {
         return;
+    }
+    if (n->server != NULL) {
+        mu_rdzv_unhost(n->server, n->base.hosting ? n->base.linger_ms : 0, on_unhosted, n);
+        return;
+    }
+    if (n->heir != NULL) {
+        mu_rdzv_succession_free(n->heir);
     }
     mu_env_timer_arm(n->base.env, &n->timer, MU_MONO_NEVER);
     mu_buf_fini(&n->held);
@@ -520,7 +591,7 @@ static void native_free(struct mu_rdzv_handler *h)
     }
     n->freeing = true;
     n->soon = n->client == MU_RDZV_CLIENT_NONE ? MU_RDZV_SOON_FREE : 0;
-    drop_client(n, MU_RDZV_CLIENT_CLOSING);
+    drop_client(n, MU_RDZV_CLIENT_CLOSING, given_up);
     rearm(n);
 }
 
@@ -554,7 +625,8 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
     if (err == 0 && n->config.machine[0] == '\0') {
         mu_rdzv_machine(env, n->config.machine);
     }
-    if (err == 0) {
+    n->reaches = n->config.succession == MU_RDZV_SUCCESSION_OFF;
+    if (err == 0 && n->reaches) {
         err = mu_rdzv_endpoint_parse(params->endpoint, MU_RDZV_PORT, &n->endpoint, reterr_msg);
     }
     if (err == 0) {
@@ -563,13 +635,20 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
                                        .join_timeout_ms = n->config.join_timeout_ms,
                                        .restarts_max = n->config.restarts_max,
                                    });
-        err = elect(n, reterr_msg);
+        err = n->reaches ? elect(n, reterr_msg)
+                         : mu_rdzv_succession_new(n, params->endpoint, reterr_msg);
     }
     if (err != 0) {
         mu_free(n);
         return err;
     }
-    start_client(n);
+    if (n->heir != NULL && n->host_text.text[0] != '\0') {
+        n->soon |= MU_RDZV_SOON_RECORD;
+    }
+    if (n->reaches && n->client == MU_RDZV_CLIENT_NONE) {
+        start_client(n);
+    }
+    rearm(n);
     *ret_handler = &n->base;
     return 0;
 }

@@ -8,6 +8,12 @@
 #include "service/rdzv/rdzv.h"
 #include "service/wire/rpc_client.h"
 
+enum mu_rdzv_succession_mode {
+    MU_RDZV_SUCCESSION_OFF = 0, /* who can bind the endpoint hosts, and nobody else */
+    MU_RDZV_SUCCESSION_MAJORITY,
+    MU_RDZV_SUCCESSION_ANY,
+};
+
 struct mu_rdzv_muster_config {
     uint32_t nodes_min;
     uint32_t nodes_max;
@@ -28,6 +34,7 @@ struct mu_rdzv_muster_config {
     uint32_t exclude_after; /* with MU_RDZV_JOIN_EXCLUDE */
     uint64_t exclude_within_ms;
     uint64_t exclude_for_ms;
+    enum mu_rdzv_succession_mode succession;
     char topology[MU_RDZV_NAME_LEN_MAX + 1];
     char machine[MU_RDZV_NAME_LEN_MAX + 1]; /* "": as mu_rdzv_machine() */
 };
@@ -74,13 +81,17 @@ enum {
     MU_RDZV_SOON_FREE = 1 << 2,
 };
 
+struct mu_rdzv_succession;
+
 struct mu_rdzv_muster {
     struct mu_rdzv_handler base;
     struct mu_rdzv_muster_config config;
     struct mu_addr endpoint;
     char address[MU_ADDR_HOST_MAX + 16];
-    struct mu_store_server *server; /* if it hosts */
-    bool elsewhere;                 /* the endpoint is a name, and no address of this machine */
+    struct mu_store_server *server;  /* if it hosts, or could */
+    struct mu_rdzv_succession *heir; /* NULL: succession is off */
+    bool reaches;                    /* `endpoint` is where to connect; else nobody hosts now */
+    bool elsewhere;                  /* the endpoint is a name, and no address of this machine */
     enum mu_rdzv_muster_client client;
     struct mu_rpc_client rpc;
     struct mu_member member; /* for inputs: mu_rdzv_muster_member() */
@@ -91,6 +102,7 @@ struct mu_rdzv_muster {
     struct mu_buf held;      /* the assignment that is held back, as it came */
     int64_t rank;            /* of the round that it was in last */
     bool freeing;
+    bool stays; /* the user has no workers left, and keeps its place in the round */
     unsigned soon;
     mu_mono_t until;    /* what the user was told last: see `counted` */
     mu_mono_t renew_at; /* when to begin another session, if there is none; MU_MONO_NEVER */
@@ -105,6 +117,14 @@ void mu_rdzv_muster_run(struct mu_rdzv_muster *n);
 /** Makes a call with the run's id. */
 int mu_rdzv_muster_ask(struct mu_rdzv_muster *n, struct mu_span method, uint32_t timeout_ms,
                        uint64_t *ret_id);
+
+/** Connects to `endpoint`, which has changed; a session with another server is given up. */
+void mu_rdzv_muster_connect(struct mu_rdzv_muster *n);
+/** Gives the session up: there is nobody to connect to. `why` is for the user, if it is in a
+ * round. */
+void mu_rdzv_muster_disconnect(struct mu_rdzv_muster *n, const char *why);
+/** Something that had to end before the node can be freed has ended. */
+void mu_rdzv_muster_ended(struct mu_rdzv_muster *n);
 
 /* muster_explain.c: what a join waits for, in the server's words if it can be asked. */
 void mu_rdzv_muster_explain(struct mu_rdzv_muster *n);

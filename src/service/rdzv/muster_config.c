@@ -150,6 +150,29 @@ static int parse_exclusion(struct mu_rdzv_muster_config *c, const char *config,
     return err;
 }
 
+static int parse_succession(const char *config, enum mu_rdzv_succession_mode *ret,
+                            struct mu_errmsg *reterr_msg)
+{
+    char quoted[64];
+    struct mu_span value;
+
+    if (!mu_rdzv_config_get(config, "succession", &value) ||
+        mu_span_eq(value, MU_SPAN_LIT("off"))) {
+        *ret = MU_RDZV_SUCCESSION_OFF;
+    } else if (mu_span_eq(value, MU_SPAN_LIT("majority"))) {
+        *ret = MU_RDZV_SUCCESSION_MAJORITY;
+    } else if (mu_span_eq(value, MU_SPAN_LIT("any"))) {
+        *ret = MU_RDZV_SUCCESSION_ANY;
+    } else {
+        return mu_err(
+            reterr_msg, MUSTER_EINVAL,
+            "the rendezvous configuration option 'succession' is %s: it must be majority, "
+            "any or off",
+            mu_span_quote(quoted, sizeof(quoted), value));
+    }
+    return 0;
+}
+
 int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rdzv_params *params,
                              struct mu_errmsg *reterr_msg)
 {
@@ -195,6 +218,9 @@ int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rd
         c->host = !mu_rdzv_config_get(config, "is_host", &value) ? MU_RDZV_HOST_TRY
                   : host                                         ? MU_RDZV_HOST_YES
                                                                  : MU_RDZV_HOST_NO;
+    }
+    if (err == 0) {
+        err = parse_succession(config, &c->succession, reterr_msg);
     }
     if (err == 0 && mu_rdzv_config_get(config, "topology", &value)) {
         if (value.len > MU_RDZV_NAME_LEN_MAX) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "core/alloc.h"
+#include "service/rdzv/succession.h"
 
 static mu_mono_t mono(struct mu_rdzv_muster *n)
 {
@@ -71,10 +72,18 @@ static void tell_ended(struct mu_rdzv_muster *n, const struct mu_member_action *
         .who = action->has_who ? action->who : NULL,
         .who_rank = action->who_rank,
         .text = action->text.text,
+        .host_gone = n->heir != NULL && n->heir->lost,
     };
 
     if (record(n, MU_RDZV_RECORD_RUNNING, n->rank, "muster.ended", action->text.text)) {
         n->base.events.ended(n->base.events.context, &ending);
+    }
+}
+
+static void be_out(struct mu_rdzv_muster *n)
+{
+    if (n->heir != NULL) {
+        mu_rdzv_succession_left(n->heir);
     }
 }
 
@@ -88,6 +97,7 @@ void mu_rdzv_muster_act(struct mu_rdzv_muster *n, const struct mu_member_action 
         n->call = 0;
         break;
     case MU_MEMBER_ASSIGNED:
+        n->stays = false;
         tell_assigned(n);
         break;
     case MU_MEMBER_ENDED:
@@ -97,16 +107,21 @@ void mu_rdzv_muster_act(struct mu_rdzv_muster *n, const struct mu_member_action 
         events->waiting(events->context, action->count);
         break;
     case MU_MEMBER_CUT_OFF:
-        if (events->cut_off == NULL || !events->cut_off(events->context, action->by)) {
+        n->stays = events->cut_off != NULL && events->cut_off(events->context, action->by);
+        if (!n->stays) {
             mu_member_cut(&n->member, mono(n));
         }
         break;
     case MU_MEMBER_FAILED:
+        if (mu_rdzv_is_over(action->status)) {
+            be_out(n); /* Else it may come back, and is bound by what it has promised. */
+        }
         if (record(n, MU_RDZV_RECORD_FAILED, -1, "muster.failed", action->text.text)) {
             events->failed(events->context, action->status, action->text.text);
         }
         break;
     case MU_MEMBER_LEFT:
+        be_out(n);
         if (record(n, MU_RDZV_RECORD_SUCCEEDED, -1, "muster.left", "left the rendezvous")) {
             events->left(events->context);
         }
@@ -133,6 +148,9 @@ static void on_notice(struct mu_rdzv_muster *n, struct mu_span payload)
     if (mu_rdzv_notice_decode(payload, &notice) != 0) {
         mu_member_broken(m, MUSTER_ERDZV_STATE,
                          "the server said something that cannot be understood");
+        return;
+    }
+    if (n->heir != NULL && mu_rdzv_succession_notice(n->heir, &notice)) {
         return;
     }
     mu_member_notice(m, mono(n), &notice);
@@ -179,6 +197,12 @@ void mu_rdzv_muster_reply(void *context, uint64_t id, int status, struct mu_span
     }
     if (id == n->call) {
         n->call = 0;
+        if (status == MUSTER_EPROTO && n->heir != NULL && mu_rdzv_succession_refused(n->heir)) {
+            status = MUSTER_ESESSION; /* It is asked again, in words that it knows. */
+        } else if (status == MUSTER_ESESSION && n->heir != NULL &&
+                   mu_rdzv_succession_forgotten(n->heir)) {
+            return;
+        }
         mu_member_answered(mu_rdzv_muster_member(n), mono(n), status, text.text);
     } else if (id == n->close_call) {
         n->close_call = 0;

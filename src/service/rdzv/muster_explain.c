@@ -1,5 +1,5 @@
 /* The native backend's answer to what a join waits for. */
-#include "service/rdzv/muster.h"
+#include "service/rdzv/succession.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,10 +41,14 @@ static void tell_unreached(struct mu_rdzv_muster *n)
 
 void mu_rdzv_muster_explain(struct mu_rdzv_muster *n)
 {
+    char text[MU_RPC_MESSAGE_MAX];
+
     if (n->member.user != MU_MEMBER_JOINING || n->freeing) {
         return;
     }
-    if (n->client != MU_RDZV_CLIENT_LIVE || !mu_rpc_client_linked(&n->rpc)) {
+    if (n->heir != NULL && mu_rdzv_succession_explain(n->heir, text, sizeof(text))) {
+        tell(n, text);
+    } else if (n->client != MU_RDZV_CLIENT_LIVE || !mu_rpc_client_linked(&n->rpc)) {
         tell_unreached(n);
     } else if (n->explain_call != 0 || mu_rdzv_muster_ask(n, MU_SPAN_LIT(MU_RDZV_METHOD_EXPLAIN),
                                                           ASK_MS, &n->explain_call) != 0) {

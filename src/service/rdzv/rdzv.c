@@ -236,6 +236,12 @@ bool mu_rdzv_is_refusal(int status)
            status == MUSTER_ELOCKED;
 }
 
+bool mu_rdzv_is_over(int status)
+{
+    return status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_GRACEFUL ||
+           status == MUSTER_ERDZV_RESTARTS || status == MUSTER_ERDZV_LOSSES;
+}
+
 static bool is_never(mu_mono_t at)
 {
     return at.ns == MU_MONO_NEVER.ns;

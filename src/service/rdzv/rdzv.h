@@ -73,6 +73,7 @@ struct mu_rdzv_ending {
     const char *who; /* the member that caused it, or NULL */
     uint32_t who_rank;
     const char *text; /* one sentence */
+    bool host_gone;   /* the round's store is gone with the host */
 };
 
 enum mu_rdzv_record_state {
@@ -265,6 +266,8 @@ void mu_rdzv_handler_unreached(const struct mu_rdzv_handler *h, const char *wher
                                const char *doctor, struct mu_errmsg *ret);
 /** Answers mu_rdzv_explain(). `by`: when the join is late. */
 void mu_rdzv_handler_explained(struct mu_rdzv_handler *h, mu_mono_t by, const char *text);
+/** Whether a join failed because the run is over. */
+bool mu_rdzv_is_over(int status);
 /** Whether the other end refused this node, so that trying again would not help. */
 bool mu_rdzv_is_refusal(int status);
 
@@ -309,6 +312,8 @@ int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr
  * mu_env_listen().
  */
 int mu_rdzv_place(struct mu_env *env, struct mu_addr *addr);
+/** Whether the name, or the address, is one of this host only. */
+bool mu_rdzv_is_loopback(const char *host);
 /**
  * Ends such a server when its last client has gone or `linger_ms` are over; `done` (may be NULL)
  * follows, on a later turn, when the server is gone.
