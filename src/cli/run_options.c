@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const successions[] = {"majority", "any", "off", NULL};
 static const char *const start_methods[] = {"spawn", "fork", "forkserver", NULL};
 
 static const char *const exclude_actions[] = {"wait", "exit", NULL};
@@ -114,6 +115,9 @@ static const struct cli_option options[] = {
      CLI_FLAG, &parsed.keep_trying, 0, .whole = true},
     {"max-losses", "N/TIME", "how many nodes may be lost in a time (100/1h)", CLI_TEXT,
      &parsed.max_losses, 0, .whole = true},
+    {"succession", "majority, any, off",
+     "muster: when another node hosts the rendezvous if its host is lost (majority)", CLI_TEXT,
+     &parsed.succession, 0, .whole = true, .of = successions},
     {"signal-map", "USR1=TERM,...", "pass a signal on as another one", CLI_TEXT, &parsed.signal_map,
      0, .whole = true},
     {"spares", "N", "muster: how many nodes beyond --nnodes may wait for a place (any)", CLI_NUMBER,
