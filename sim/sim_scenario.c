@@ -48,6 +48,7 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_rdzv,
     &mu_sim_scenario_rdzv_c10d,
     &mu_sim_scenario_rdzv_steady,
+    &mu_sim_scenario_rdzv_host_loss,
     &mu_sim_scenario_rdzv_etcd_old,
     &mu_sim_scenario_rdzv_etcd_old_careless,
     &mu_sim_scenario_rdzv_hasty,

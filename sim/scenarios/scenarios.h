@@ -59,6 +59,7 @@ extern const struct mu_sim_scenario mu_sim_scenario_peer_nonce;
 extern const struct mu_sim_scenario mu_sim_scenario_peer_open_door;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_steady;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_host_loss;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d_amnesia;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_etcd;

@@ -11,7 +11,7 @@
 #include "service/server/rdzv_hub_internal.h"
 #include "service/rdzv/muster.h"
 
-static void configure_native(struct rdzv_node *n, char *text, size_t cap)
+void rdzv_native_configure(struct rdzv_node *n, char *text, size_t cap)
 {
     struct rdzv_world *w = n->world;
     size_t len = rdzv_config_delay(text, cap, "last_call_timeout", w->last_call_ms);
@@ -227,8 +227,8 @@ static void native_check(struct rdzv_world *w)
 #define NATIVE                                                                                     \
     .backend = "muster", .converge_ns = 60 * MU_NS_PER_S, .join_factor = 2,                        \
     .answer_ns = 5 * MU_NS_PER_S, .leave_ns = 2 * MU_NS_PER_S, .close_ns = 31 * MU_NS_PER_S,       \
-    .lost_ns = 3500 * MU_NS_PER_MS, .configure = configure_native, .may_wait = native_may_wait,    \
-    .hosted = native_hosted, .check = native_check
+    .lost_ns = 3500 * MU_NS_PER_MS, .configure = rdzv_native_configure,                            \
+    .may_wait = native_may_wait, .hosted = native_hosted, .check = native_check
 
 RDZV_SCENARIO(rdzv, "rdzv",
               "native rendezvous under churn: one world per round, all nodes get there",

@@ -36,6 +36,15 @@ static void phase(struct rdzv_node *n, enum rdzv_phase at)
     n->since_ns = mu_sim_now_ns(n->world->sim);
 }
 
+/* Nodes that could host remember what they were told in memory only. */
+static void forget(struct rdzv_node *n)
+{
+    struct rdzv_world *w = n->world;
+
+    w->server_lives += w->setup->endpoints != 0 ? 1 : 0;
+    w->anew = w->anew || n->number < w->setup->endpoints;
+}
+
 static void join(struct rdzv_life *l)
 {
     struct rdzv_node *n = l->node;
@@ -55,6 +64,7 @@ static void leave(struct rdzv_life *l)
     struct rdzv_node *n = l->node;
 
     note(l, "leaves", "");
+    forget(n);
     rounds_out(&n->world->rounds, n->number);
     phase(n, RDZV_LEAVING);
     l->calling = true;
@@ -82,6 +92,7 @@ static void free_handler(struct rdzv_life *l)
     struct rdzv_node *n = l->node;
 
     note(l, "frees its handler", "");
+    forget(n);
     rounds_out(&n->world->rounds, n->number);
     n->closing = false;
     phase(n, RDZV_FREEING);
@@ -368,6 +379,8 @@ static bool is_fair(struct rdzv_life *l, int status)
         return w->closes || w->leaving || w->restarts_max != UINT32_MAX;
     case MUSTER_ERDZV_RESTARTS:
         return w->restarts_max != UINT32_MAX;
+    case MUSTER_ERDZV_LOSSES:
+        return w->setup->endpoints != 0; /* The losses of all terms are counted together. */
     case MUSTER_ERDZV_TIMEOUT:
     case MUSTER_ERDZV_CONN:
         return true;
@@ -400,7 +413,7 @@ static void on_failed(void *context, int status, const char *text)
     n->knows = n->knows || status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_GRACEFUL;
     n->shut = n->shut || status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_GRACEFUL;
     n->done = status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_RESTARTS ||
-              status == MUSTER_ERDZV_GRACEFUL ||
+              status == MUSTER_ERDZV_GRACEFUL || status == MUSTER_ERDZV_LOSSES ||
               (status == MUSTER_ENOMEM && ++l->starved == STARVED_MAX);
     think(l, AGAIN_MAX_NS);
 }
@@ -552,6 +565,7 @@ void rdzv_node_killed(void *arg)
 {
     struct rdzv_node *n = arg;
 
+    forget(n);
     rounds_out(&n->world->rounds, n->number);
     n->life = NULL;
     n->closing = false;

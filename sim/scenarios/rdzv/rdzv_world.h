@@ -71,8 +71,11 @@ struct rdzv_setup {
     struct mu_store_server *(*hosted)(const struct rdzv_life *l);
     /** Called after every step. NULL: nothing to check. */
     void (*check)(struct rdzv_world *w);
+    /** Returns whether nodes that did not meet could not, by the rules. NULL: they always can. */
+    bool (*excused)(const struct rdzv_world *w);
     /* For backends without a server of ours; all NULL otherwise. */
     const char *endpoint;
+    uint32_t endpoints;                  /* so many of the first nodes are named in it, or 0 */
     void (*begin)(struct rdzv_world *w); /* instead of starting a server */
     void (*heal)(struct rdzv_world *w);
     void (*finish)(struct rdzv_world *w);
@@ -176,6 +179,8 @@ struct rdzv_world {
     bool strict;            /* no process is suspended, late or short of memory */
     uint64_t split_ns;      /* since when there are two worlds; 0: there are not */
 
+    bool anew; /* most endpoints were started anew at once: the run may have been, too */
+
     bool healed;      /* nodes only join */
     bool calm;        /* nothing happens, and nothing may happen */
     bool leaving;     /* all nodes leave */
@@ -210,6 +215,9 @@ size_t rdzv_config_delay(char *text, size_t cap, const char *key, uint64_t ms);
 #define RDZV_SCENARIO(id, text, words, faults_of, is_planted, ...)                                 \
     static const struct rdzv_setup setup_##id = {__VA_ARGS__};                                     \
     SIM_SCENARIO(id, text, words, faults_of, is_planted, rdzv_world_run(sim, &setup_##id))
+
+/** The native backend's settings, for a setup. */
+void rdzv_native_configure(struct rdzv_node *n, char *text, size_t cap);
 
 /* rdzv_node.c */
 /** The program of a node; its argument is the struct rdzv_node. */
