@@ -517,7 +517,8 @@ static int elect(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
         (void)mu_err(&n->host_text, 0, "the rendezvous is in the file %.200s", n->config.path);
         return 0;
     }
-    rc = mu_rdzv_host(n->base.env, n->config.host, &n->config.endpoint, &n->server, &n->host_text);
+    rc = mu_rdzv_host(n->base.env, n->config.host, false, &n->config.endpoint, &n->server,
+                      &n->host_text);
     if (rc < 0) {
         return mu_err(reterr_msg, rc, "%s", n->host_text.text);
     }

@@ -135,7 +135,7 @@ void mu_rdzv_unhost(struct mu_store_server *server, uint32_t linger_ms, void (*d
     }
 }
 
-static int serve(struct mu_env *env, const struct mu_addr *place,
+static int serve(struct mu_env *env, const struct mu_addr *place, bool confirms,
                  struct mu_store_server **ret_server, struct mu_errmsg *reterr_msg)
 {
     struct mu_store_server_config config = mu_store_server_config_defaults();
@@ -147,7 +147,7 @@ static int serve(struct mu_env *env, const struct mu_addr *place,
     }
     config.listen = *place;
     config.rpc.grace_ms = MU_RPC_DEAD_MS_MAX; /* as long as its members wish */
-    config.rpc.confirms = true;               /* a host must know who hears it */
+    config.rpc.confirms = confirms;
     config.stopped = on_stopped;
     config.context = h;
     err = mu_store_server_start(env, &config, &h->server, reterr_msg);
@@ -177,8 +177,9 @@ static const char *reason(int err)
     return muster_strerror(err);
 }
 
-int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
-                 struct mu_store_server **ret_server, struct mu_errmsg *why)
+int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, bool confirms,
+                 struct mu_addr *endpoint, struct mu_store_server **ret_server,
+                 struct mu_errmsg *why)
 {
     char at[MU_ADDR_HOST_MAX + 16];
     struct mu_addr place = *endpoint;
@@ -197,7 +198,7 @@ int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr
     }
     err = mu_rdzv_place(env, &place);
     if (err == 0) {
-        err = serve(env, &place, ret_server, &msg);
+        err = serve(env, &place, confirms, ret_server, &msg);
     }
     if (err == MUSTER_ENOMEM) {
         return mu_err(why, err, "out of memory");

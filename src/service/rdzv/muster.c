@@ -295,7 +295,8 @@ static int elect(struct mu_rdzv_muster *n, struct mu_errmsg *reterr_msg)
     if (n->server != NULL || n->elsewhere || n->heir != NULL) {
         return 0;
     }
-    rc = mu_rdzv_host(n->base.env, n->config.host, &n->endpoint, &n->server, reterr_msg);
+    rc = mu_rdzv_host(n->base.env, n->config.host, n->config.succession != MU_RDZV_SUCCESSION_OFF,
+                      &n->endpoint, &n->server, reterr_msg);
     if (rc < 0) {
         return rc;
     }

@@ -300,11 +300,13 @@ enum mu_rdzv_host_wish {
  * likewise, and the endpoint is not an address of this host. MUSTER_EADDR: is_host is true, but
  * hosting is impossible; MUSTER_ENOMEM. `why` says in one line what was chosen, and why. The server
  * listens at the endpoint's own addresses (see mu_rdzv_place()); at all of the host's only if the
- * endpoint says so, which needs is_host. mu_rdzv_unhost() ends the server.
+ * endpoint says so, which needs is_host. `confirms`: it finds out which of its clients hear it, as
+ * a host must that can be succeeded. mu_rdzv_unhost() ends the server.
  */
 #define MU_RDZV_ELSEWHERE 2
-int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
-                 struct mu_store_server **ret_server, struct mu_errmsg *why);
+int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, bool confirms,
+                 struct mu_addr *endpoint, struct mu_store_server **ret_server,
+                 struct mu_errmsg *why);
 /**
  * Finds where to listen for other hosts that know this one by `addr`: at `addr`, if it can be
  * bound. A name that leads to loopback on this host, as Debian sets a host's own name, leads

@@ -498,7 +498,7 @@ int mu_rdzv_static_new(struct mu_env *env, const struct mu_rdzv_params *params,
         err = configure(n, params, &host, reterr_msg);
     }
     if (err == 0) {
-        int rc = mu_rdzv_host(env, host, &n->endpoint, &n->server, &n->host_text);
+        int rc = mu_rdzv_host(env, host, false, &n->endpoint, &n->server, &n->host_text);
 
         n->base.hosting = rc == 1;
         err = rc < 0 ? mu_err(reterr_msg, rc, "%s", n->host_text.text) : 0;

@@ -71,7 +71,7 @@ static int try_endpoint(struct mu_rdzv_succession *s, struct mu_addr *addr, uint
     if (n->server != NULL) {
         return 0;
     }
-    rc = mu_rdzv_host(n->base.env, n->config.host, addr, &n->server, reterr_msg);
+    rc = mu_rdzv_host(n->base.env, n->config.host, true, addr, &n->server, reterr_msg);
     s->elsewhere = s->elsewhere || rc == MU_RDZV_ELSEWHERE;
     if (rc == 1) {
         if (strcmp(addr->host, "0.0.0.0") == 0 || strcmp(addr->host, "::") == 0) {
@@ -121,7 +121,7 @@ static void serve_aside(struct mu_rdzv_succession *s)
     struct mu_errmsg why = {{0}};
 
     (void)snprintf(addr.host, sizeof(addr.host), "%s", name);
-    if (mu_rdzv_host(n->base.env, MU_RDZV_HOST_TRY, &addr, &n->server, &why) == 1) {
+    if (mu_rdzv_host(n->base.env, MU_RDZV_HOST_TRY, true, &addr, &n->server, &why) == 1) {
         (void)mu_addr_format(&addr, s->address, sizeof(s->address));
     } else {
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, -1, "muster.heir",

@@ -127,7 +127,7 @@ static int set_up(void **state)
     }
     env = mu_uv_env_env(uv);
     where = (struct mu_addr){.kind = MU_ADDR_TCP, .host = "127.0.0.1"};
-    if (mu_rdzv_host(env, MU_RDZV_HOST_YES, &where, &server, &why) != 1) {
+    if (mu_rdzv_host(env, MU_RDZV_HOST_YES, false, &where, &server, &why) != 1) {
         return -1;
     }
     (void)snprintf(endpoint, sizeof(endpoint), "127.0.0.1:%u", where.port);

@@ -93,24 +93,25 @@ static void test_rdzv_host_is_the_one_that_binds_and_the_next_connects(void **st
     struct mu_errmsg why = {{0}};
 
     (void)state;
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &first, &server, &why), 1);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, false, &first, &server, &why), 1);
     assert_int_not_equal(first.port, 0);
     assert_says(&why, "hosting at 127.0.0.1:");
     assert_string_equal(mu_store_server_addr(server)->host, "127.0.0.1");
 
     second = tcp("127.0.0.1", first.port);
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &second, &other, &why), 0);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, false, &second, &other, &why), 0);
     assert_null(other);
     assert_says(&why, "in use");
     second = tcp("localhost", first.port);
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &second, &other, &why), 0);
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_YES, &second, &other, &why), MUSTER_EADDR);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, false, &second, &other, &why), 0);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_YES, false, &second, &other, &why),
+                     MUSTER_EADDR);
     assert_says(&why, "is_host is true");
     assert_null(other);
     unhost(server);
 
     second = tcp("127.0.0.1", first.port);
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_YES, &second, &other, &why), 1);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_YES, false, &second, &other, &why), 1);
     assert_int_equal(second.port, first.port);
     unhost(other);
 }
@@ -122,7 +123,7 @@ static void test_rdzv_host_does_nothing_where_it_is_told_not_to(void **state)
     struct mu_errmsg why = {{0}};
 
     (void)state;
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_NO, &addr, &server, &why), 0);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_NO, false, &addr, &server, &why), 0);
     assert_null(server);
     assert_says(&why, "is_host is false");
 }
@@ -134,9 +135,11 @@ static void test_rdzv_host_elsewhere_is_connected_to(void **state)
     struct mu_errmsg why = {{0}};
 
     (void)state;
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &server, &why), MU_RDZV_ELSEWHERE);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, false, &addr, &server, &why),
+                     MU_RDZV_ELSEWHERE);
     assert_says(&why, "not an address of this host");
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_YES, &addr, &server, &why), MUSTER_EADDR);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_YES, false, &addr, &server, &why),
+                     MUSTER_EADDR);
     assert_null(server);
 }
 
@@ -147,7 +150,8 @@ static void test_rdzv_host_at_every_address_is_refused_unless_asked_for(void **s
     struct mu_errmsg why = {{0}};
 
     (void)state;
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &server, &why), MUSTER_EADDR);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, false, &addr, &server, &why),
+                     MUSTER_EADDR);
     assert_says(&why, "every host");
     assert_null(server);
 }
@@ -172,12 +176,12 @@ static void test_rdzv_host_at_an_own_address_serves_there_only(void **state)
 
     (void)state;
     addr = tcp(text, 0);
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &server, &why), 1);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, false, &addr, &server, &why), 1);
     assert_says(&why, "on that address only");
     assert_string_equal(addr.host, text);
     assert_string_equal(mu_store_server_addr(server)->host, text);
     addr = tcp("127.0.0.1", addr.port);
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &other, &why), 1);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, false, &addr, &other, &why), 1);
     unhost(other);
     unhost(server);
 }
@@ -189,7 +193,7 @@ static void test_rdzv_host_everywhere_has_to_be_asked_for(void **state)
     struct mu_errmsg why = {{0}};
 
     (void)state;
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_YES, &addr, &server, &why), 1);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_YES, false, &addr, &server, &why), 1);
     assert_says(&why, "on all addresses");
     assert_string_equal(mu_store_server_addr(server)->host, "0.0.0.0");
     unhost(server);
@@ -208,7 +212,7 @@ static void test_rdzv_host_without_memory_fails_and_holds_nothing(void **state)
         int rc;
 
         failheap_arm(nth);
-        rc = mu_rdzv_host(env, MU_RDZV_HOST_TRY, &at, &server, &why);
+        rc = mu_rdzv_host(env, MU_RDZV_HOST_TRY, false, &at, &server, &why);
         fired = failheap_fired();
         failheap_disarm();
         if (rc == 1) {
@@ -264,7 +268,7 @@ static struct mu_store_server *host_with_peer(struct mu_conn *peer)
     struct mu_errmsg why;
 
     peer_opened = peer_closed = 0;
-    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &server, &why), 1);
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, false, &addr, &server, &why), 1);
     *peer = (struct mu_conn){.on = &peer_events};
     assert_int_equal(mu_env_dial(env, peer, &addr), 0);
     while (peer_opened == 0 || stats.connections == 0) {
