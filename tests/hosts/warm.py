@@ -47,7 +47,9 @@ def spare():
                 "--rdzv-endpoint=%s:29400" % rig.hosts[0].address, "--rdzv-conf=is_host=false",
                 *token[host.name], "--local-addr", host.address, worker, stop, "0",
                 env={"PYTHON_EXEC": "/usr/bin/python3"}))
-            agents[-1].says("standbys wait" if host is rig.hosts[2] else "nodes meet")
+            # The first two make the round before the third comes, so that it is the spare.
+            agents[-1].says("nodes meet" if host is rig.hosts[0] else
+                            "round 0: node" if host is rig.hosts[1] else "standbys wait")
         for agent in agents:
             agent.says("standbys wait")
         checks.equal(starts(agents[2]), [], "the third host is a spare")
