@@ -240,8 +240,19 @@ def place_descriptors(kinds, fds, specs):
         os.close(fd)
 
 
-def replace_environment(variables, wrapped):
-    """Returns it as it is then, in the order of a new process."""
+def find_imported(before):
+    """What the imports have done to the environment: name, value before, value now; None: unset."""
+    now = dict(os.environb)
+    return [
+        (name, before.get(name), now.get(name))
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+
+
+def replace_environment(variables, wrapped, imported):
+    """Returns it as it is then, in the order of a new process. What an import did to a variable, it
+    would have done to the worker's as well, if that is the one that it met."""
     os.environb.clear()
     for variable in variables:
         name, _, value = variable.partition(b"=")
@@ -249,6 +260,12 @@ def replace_environment(variables, wrapped):
     os.environb.update(wrapped[0])
     for name in wrapped[1]:
         os.environb.pop(name, None)
+    for name, before, now in imported:
+        if os.environb.get(name) == before:
+            if now is None:
+                del os.environb[name]
+            else:
+                os.environb[name] = now
     return [name + b"=" + value for name, value in os.environb.items()]
 
 
@@ -313,7 +330,7 @@ def renew():
         process.current_process().authkey = os.urandom(32)
 
 
-def become_worker(word, fds, said, words_given, wrapped, libc):
+def become_worker(word, fds, said, words_given, wrapped, imported, libc):
     import errno
     import fcntl
 
@@ -340,7 +357,7 @@ def become_worker(word, fds, said, words_given, wrapped, libc):
                 os.chdir(cwd)
         except OSError as error:
             raise Step(Step.CWD, cwd, error) from None
-        variables = replace_environment(variables, wrapped)
+        variables = replace_environment(variables, wrapped, imported)
         show_as(argv, variables, libc)
         if words_given > 0:
             tail = [os.fsdecode(arg) for arg in argv[len(argv) - words_given :]]
@@ -383,7 +400,9 @@ def serve(modules, words_given, python_path, wrapped):
         else:
             os.environ["PYTHONPATH"] = python_path
         libc = ctypes.CDLL(None)
+        before = dict(os.environb)
         said = import_modules(modules)
+        imported = find_imported(before)
         obstacle = find_obstacle()
         if obstacle is not None:
             give_up(agent, "refused", obstacle)
@@ -394,7 +413,7 @@ def serve(modules, words_given, python_path, wrapped):
     except BaseException as error:
         give_up(agent, "refused", explain(error))
     word, fds = wait_for_go(agent, parent, libc)
-    become_worker(word, fds, said, words_given, wrapped, libc)
+    become_worker(word, fds, said, words_given, wrapped, imported, libc)
     importlib.invalidate_caches()
 
 

@@ -6,6 +6,7 @@ fails because of it, and nothing is left. What scripts see is tested by warm.py.
 usage: run_warm.py path/to/muster [--only=restarts]
 """
 import os
+import re
 import signal
 import subprocess
 import textwrap
@@ -117,6 +118,41 @@ def restarts(checks, muster):
         job.go(3, last=True)
         checks.equal(job.end(), 0, "restarts: the job ends well")
         checks.ok("plainly" not in job.text(), "restarts: nothing is said", job.text())
+
+
+def imported_environment(checks, muster):
+    """What a module does to the environment when it is imported is done in every worker, but not to
+    what its round has set."""
+    with Scratch() as directory:
+        with open(os.path.join(directory, "sets.py"), "w") as file:
+            file.write("import os\n"
+                       "os.environ['SET'] = 'yes'\n"
+                       "os.environ.setdefault('MISSING', 'no')\n"
+                       "os.environ.setdefault('RANK', '99')\n"
+                       "os.environ.pop('DROPPED', None)\n")
+        with open(os.path.join(directory, "shows.py"), "w") as file:
+            file.write("import os, sys\n"
+                       "warm = 'sets' in sys.modules\n"
+                       "import sets\n"
+                       "restart = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+                       "names = ('SET', 'MISSING', 'RANK', 'DROPPED')\n"
+                       "print(restart, warm, *map(os.environ.get, names), flush=True)\n"
+                       "while restart == '0' and not os.path.exists('go'): pass\n"
+                       "sys.exit(restart == '0')\n")
+        environment = dict(os.environ, DROPPED="1", PYTHONPATH=str(directory))
+        agent = subprocess.Popen([muster, "run", "--standalone", "--max-restarts=1", "--warm=sets",
+                                  "shows.py"], cwd=str(directory), env=environment,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 universal_newlines=True, preexec_fn=die_with_parent)
+        said = []
+        for line in agent.stdout:
+            said.append(line)
+            if "standbys wait" in line or "standby waits" in line:
+                open(os.path.join(directory, "go"), "w").close()
+        checks.equal(agent.wait(60), 0, "imported environment: the job ends well")
+        shown = re.findall(r"(\d (?:True|False)) (yes .*)", "".join(said))
+        checks.equal(shown, [("0 False", "yes no 0 None"), ("1 True", "yes no 0 None")],
+                     "imported environment: as at a plain start")
 
 
 def refuses(checks, muster, what, module, files, says):
@@ -280,7 +316,8 @@ def spare(checks, muster):
 
 def main():
     checks = Checks()
-    for test in (restarts, refusals, killed, not_ready, large, left_behind, interrupted, spare):
+    for test in (restarts, imported_environment, refusals, killed, not_ready, large, left_behind,
+                 interrupted, spare):
         if option("only", test.__name__) == test.__name__:
             test(checks, muster_path())
     checks.done()
