@@ -403,7 +403,8 @@ def join(
         round = _Round(store or own, prefix, timeout)  # type: ignore[arg-type]
         kept = None
         if place.local_rank == 0 and round.is_first(f"keeper/{place.node}"):
-            kept = Kept(directory or _kept.default_directory(place.run_id), prefix)
+            own_place = _kept.directory_in(directory) if directory else None
+            kept = Kept(own_place or _kept.default_directory(place.run_id), prefix)
         joined = Joined(what, place, kept, every)
         _Joining(joined, round, prefix, listen, advertise, progress).run()
     finally:

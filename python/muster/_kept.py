@@ -129,6 +129,18 @@ def default_directory(run_id: str) -> str:
     return path
 
 
+def directory_in(base: str) -> str:
+    """A directory of the agent's own in one that the user names, so that no job finds what another
+    has left there. It is removed by the next job that keeps something in the same place."""
+    named = os.environ.get("MUSTER_KEEP")
+    if not named:
+        return base
+    remove_dead(base)
+    path = os.path.join(base, os.path.basename(named))
+    os.makedirs(path, 0o700, exist_ok=True)
+    return path
+
+
 # --- the file -------------------------------------------------------------------------------------
 
 
@@ -228,6 +240,6 @@ class Kept:
         free = disk.f_bavail * disk.f_frsize
         return LimitExceeded(
             f"{self.directory} has no room for a state of {need} bytes beside the version before "
-            f"it ({free} bytes are free): make /dev/shm larger, or give join() a directory on a "
+            f"it ({free} bytes are free): make room there, or give join() a directory on a larger "
             "disk"
         )

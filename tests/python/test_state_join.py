@@ -324,6 +324,29 @@ def test_a_state_of_another_model() -> None:
                      "it is kept every few steps if that is enough")
 
 
+def test_a_directory_has_nothing_of_another_job() -> None:
+    with world() as (url, node), muster.Store(url()) as store:
+        place = {"rank": 0, "world_size": 1, "node": 0, "nodes": 1, "store": store}
+        directory = node().directory
+        found = _kept._stat_of(os.getpid())
+        agent = f"{_kept._namespace()}.{os.getpid()}.{found[1] if found else 0}"
+
+        def join(job: str, agent: str = agent) -> Any:
+            os.environ["MUSTER_KEEP"] = f"/dev/shm/none/{job}.{agent}"
+            return state.join({"x": bytearray(4)}, directory=directory, **place)
+
+        try:
+            join("a").update()
+            checks.equal(join("a").source, "kept", "the next round of a job finds its state")
+            checks.equal(join("b").source, "start", "another job does not")
+            join("c", agent.rpartition(".")[0] + ".1").update()
+            join("b")
+            checks.equal(sorted(name[0] for name in os.listdir(directory)), ["a", "b"],
+                         "what a job has left whose agent is gone is removed")
+        finally:
+            del os.environ["MUSTER_KEEP"]
+
+
 def test_room() -> None:
     with world() as (url, node), muster.Store(url()) as store:
         small = os.path.join(node().directory, "small")
