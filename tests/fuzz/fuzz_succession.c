@@ -140,6 +140,25 @@ static void check_host(const struct world *w)
     }
 }
 
+/* The counts that decide are kept up to date, word by word; here they are taken anew. */
+static void check_counts(const struct world *w)
+{
+    uint32_t ready[MU_SUCCESSION_CONFIGS] = {0};
+    uint32_t told = 0;
+
+    MU_LIST_FOREACH (it, &w->m.peers) {
+        const struct mu_succession_peer *p = MU_CONTAINER_OF(it, struct mu_succession_peer, link);
+
+        told += p->rank != MU_SUCCESSION_NO_RANK && (p->old || p->said >= MU_SUCCESSION_TOLD);
+        for (uint32_t b = 0; b < w->m.base_count; b++) {
+            ready[b] +=
+                p->votes[b] != MU_SUCCESSION_NO_RANK && (p->old || p->said == MU_SUCCESSION_BOUND);
+        }
+    }
+    MU_ASSERT(told == w->m.told);
+    MU_ASSERT(memcmp(ready, w->m.ready, w->m.base_count * sizeof(ready[0])) == 0);
+}
+
 static void act(struct world *w, const struct mu_succession_action *a)
 {
     struct mu_succession_ask ask;
@@ -189,6 +208,7 @@ static void settle(struct world *w)
         check_host(w);
     }
     w->hosted = w->m.state == MU_SUCCESSION_HOSTING;
+    check_counts(w);
     while (mu_succession_next_prepare(&w->m, &peer, &prepare)) {
         MU_ASSERT(!peer->old && prepare.base_count > 0);
     }
@@ -197,6 +217,10 @@ static void settle(struct world *w)
     }
     while (mu_succession_next(&w->m, &action)) {
         act(w, &action);
+    }
+    check_counts(w);
+    MU_LIST_FOREACH (it, &w->m.peers) {
+        MU_ASSERT(!MU_CONTAINER_OF(it, struct mu_succession_peer, link)->news);
     }
     MU_ASSERT(w->m.promised >= w->promised);
     MU_ASSERT(!mu_succession_view_later(&w->view, &w->m.view));

@@ -127,6 +127,7 @@ void mu_succession_init(struct mu_succession *m, const struct mu_succession_conf
     mu_list_init(&m->askers);
     mu_list_init(&m->answered);
     mu_list_init(&m->peers);
+    m->untold = &m->peers;
     m->give_up = MU_MONO_NEVER;
     m->any_at = MU_MONO_NEVER;
     m->probe_at = MU_MONO_NEVER;

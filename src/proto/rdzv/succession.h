@@ -246,11 +246,11 @@ struct mu_succession_peer {
     char name[MU_SUCCESSION_NAME_MAX + 1];
     bool old; /* it knows nothing of succession: it is told nothing, and never promises */
     struct mu_succession_view view;
-    uint32_t rank; /* private from here: in the round that is being prepared, or NO_RANK */
+    struct mu_list link;                   /* private from here */
+    uint32_t rank;                         /* in the round that is being prepared, or NO_RANK */
     uint32_t votes[MU_SUCCESSION_CONFIGS]; /* its rank in each base, or NO_RANK */
     enum mu_succession_step said;          /* of the round that is being prepared; 0: nothing */
     bool news;                             /* It must be told the present step. */
-    struct mu_list link;
 };
 
 enum mu_succession_action_type {
@@ -324,11 +324,14 @@ struct mu_succession {
     uint64_t first_round;                 /* the first number that is not known to be used */
     struct mu_succession_legacy heritage; /* HOST: its bytes are lent until the next input */
     struct mu_list peers;
-    bool insists;                         /* no majority is needed, until a round is committed */
-    uint32_t left[MU_SUCCESSION_CONFIGS]; /* voters of each base that left in good order */
-    struct mu_electorate preparing;       /* the round that is being prepared, or was last */
-    enum mu_succession_step step;         /* how far it is; 0: it is given up, or has not begun */
-    uint32_t probe_entry;                 /* of the line */
+    struct mu_list *untold;                /* the first peer that may have news, or the head */
+    uint32_t told;                         /* peers with a rank that are ready: TOLD or BOUND */
+    uint32_t ready[MU_SUCCESSION_CONFIGS]; /* voters of each base that are ready: BOUND */
+    bool insists;                          /* no majority is needed, until a round is committed */
+    uint32_t left[MU_SUCCESSION_CONFIGS];  /* voters of each base that left in good order */
+    struct mu_electorate preparing;        /* the round that is being prepared, or was last */
+    enum mu_succession_step step;          /* how far it is; 0: it is given up, or has not begun */
+    uint32_t probe_entry;                  /* of the line */
     mu_mono_t probe_at;
     uint32_t missing_count;
     char missing[MU_SUCCESSION_MISSING][MU_SUCCESSION_NAME_MAX + 1]; /* voters that were lost */

@@ -6,6 +6,66 @@
 /* A tenth of a second between two probes is enough for the longest line. */
 #define PROBE_MS_MIN 100
 
+/* --- counting -------------------------------------------------------------------------------- */
+
+/*
+ * A word of one of N members costs as much as a word of one of two: the counts that decide are kept
+ * up to date. Whatever changes `rank`, `votes` or `said` of a peer takes it out of the counts
+ * before, and puts it back after.
+ */
+static bool is_told(const struct mu_succession_peer *peer)
+{
+    return peer->rank != MU_SUCCESSION_NO_RANK && (peer->old || peer->said >= MU_SUCCESSION_TOLD);
+}
+
+static bool is_bound(const struct mu_succession_peer *peer, uint32_t base)
+{
+    return peer->votes[base] != MU_SUCCESSION_NO_RANK &&
+           (peer->old || peer->said == MU_SUCCESSION_BOUND);
+}
+
+static void count_in(struct mu_succession *m, const struct mu_succession_peer *peer)
+{
+    m->told += is_told(peer);
+    for (uint32_t i = 0; i < m->base_count; i++) {
+        m->ready[i] += is_bound(peer, i);
+    }
+}
+
+static void count_out(struct mu_succession *m, const struct mu_succession_peer *peer)
+{
+    m->told -= is_told(peer);
+    for (uint32_t i = 0; i < m->base_count; i++) {
+        m->ready[i] -= is_bound(peer, i);
+    }
+}
+
+static void count_anew(struct mu_succession *m)
+{
+    m->told = 0;
+    memset(m->ready, 0, sizeof(m->ready));
+    MU_LIST_FOREACH (it, &m->peers) {
+        count_in(m, mu_succession_peer_of(it));
+    }
+}
+
+static void forget_peers(struct mu_succession *m)
+{
+    while (mu_list_pop(&m->peers) != NULL) {
+    }
+    m->untold = &m->peers;
+    count_anew(m);
+}
+
+/* The first peer that has news, or NULL. */
+static struct mu_succession_peer *next_untold(struct mu_succession *m)
+{
+    while (m->untold != &m->peers && !mu_succession_peer_of(m->untold)->news) {
+        m->untold = m->untold->next;
+    }
+    return m->untold != &m->peers ? mu_succession_peer_of(m->untold) : NULL;
+}
+
 /* --- beginning and ending to host ------------------------------------------------------------ */
 
 void mu_succession_host(struct mu_succession *m, mu_mono_t now, uint64_t term)
@@ -21,6 +81,7 @@ void mu_succession_host(struct mu_succession *m, mu_mono_t now, uint64_t term)
     m->missing_count = 0;
     memset(m->left, 0, sizeof(m->left));
     memset(&m->preparing, 0, sizeof(m->preparing));
+    count_anew(m);
     m->probe_at = now;
     a->term = term;
     mu_trace(&m->config.trace, "succession.host", term, m->base_count);
@@ -59,8 +120,7 @@ void mu_succession_step_down(struct mu_succession *m, mu_mono_t now, uint64_t te
     a->term = term;
     mu_succession_set(a->address, address);
     give_up_round(m);
-    while (mu_list_pop(&m->peers) != NULL) {
-    }
+    forget_peers(m);
     m->step = 0;
     m->base_count = 0;
     m->insists = false;
@@ -93,6 +153,26 @@ static bool has_vote(const struct mu_succession *m, const struct mu_succession_p
     return false;
 }
 
+/* A voter that joins again has one vote. */
+static void take_votes_away(struct mu_succession *m, const struct mu_succession_peer *peer)
+{
+    if (!has_vote(m, peer)) {
+        return;
+    }
+    MU_LIST_FOREACH (it, &m->peers) {
+        struct mu_succession_peer *other = mu_succession_peer_of(it);
+
+        for (uint32_t i = 0; i < m->base_count; i++) {
+            if (other->votes[i] == peer->votes[i] && is_bound(other, i)) {
+                m->ready[i]--;
+            }
+            if (other->votes[i] == peer->votes[i]) {
+                other->votes[i] = MU_SUCCESSION_NO_RANK;
+            }
+        }
+    }
+}
+
 static void stop_missing(struct mu_succession *m, const char *name)
 {
     for (uint32_t i = 0; i < m->missing_count; i++) {
@@ -115,22 +195,18 @@ void mu_succession_peer_in(struct mu_succession *m, mu_mono_t now, struct mu_suc
         peer->votes[i] = i < m->base_count ? mu_succession_vote(&peer->view, &m->bases[i])
                                            : MU_SUCCESSION_NO_RANK;
     }
-    MU_LIST_FOREACH (it, &m->peers) {
-        struct mu_succession_peer *other = mu_succession_peer_of(it);
-
-        for (uint32_t i = 0; i < m->base_count; i++) {
-            if (other->votes[i] == peer->votes[i]) {
-                other->votes[i] = MU_SUCCESSION_NO_RANK;
-            }
-        }
-    }
+    take_votes_away(m, peer);
     mu_list_push(&m->peers, &peer->link);
+    count_in(m, peer);
     stop_missing(m, peer->name);
     if (mu_succession_is_unknown(m, &peer->view)) {
         mu_succession_step_down(m, now, 0, "");
         return;
     }
     peer->news = !peer->old && m->step == MU_SUCCESSION_BOUND && has_vote(m, peer);
+    if (peer->news && m->untold == &m->peers) {
+        m->untold = &peer->link;
+    }
 }
 
 static void miss(struct mu_succession *m, const struct mu_succession_peer *peer)
@@ -152,34 +228,14 @@ static void tell(struct mu_succession *m, enum mu_succession_step step)
         peer->news = !peer->old && (peer->rank != MU_SUCCESSION_NO_RANK ||
                                     (step == MU_SUCCESSION_BOUND && has_vote(m, peer)));
     }
+    m->untold = m->peers.next;
     mu_trace(&m->config.trace, step == MU_SUCCESSION_TOLD ? "succession.tell" : "succession.bind",
              m->preparing.term, m->preparing.round);
 }
 
-static bool all_are_told(const struct mu_succession *m)
-{
-    uint32_t told = 0;
-
-    MU_LIST_FOREACH (it, &m->peers) {
-        const struct mu_succession_peer *peer = mu_succession_peer_of(it);
-
-        told +=
-            peer->rank != MU_SUCCESSION_NO_RANK && (peer->old || peer->said >= MU_SUCCESSION_TOLD);
-    }
-    return told == m->preparing.world;
-}
-
 uint32_t mu_succession_count_ready(const struct mu_succession *m, uint32_t base)
 {
-    uint32_t ready = m->left[base];
-
-    MU_LIST_FOREACH (it, &m->peers) {
-        const struct mu_succession_peer *peer = mu_succession_peer_of(it);
-
-        ready += peer->votes[base] != MU_SUCCESSION_NO_RANK &&
-                 (peer->old || peer->said == MU_SUCCESSION_BOUND);
-    }
-    return ready;
+    return m->left[base] + m->ready[base];
 }
 
 bool mu_succession_is_ready(const struct mu_succession *m, uint32_t base)
@@ -207,24 +263,19 @@ static void commit(struct mu_succession *m)
         peer->votes[0] = peer->rank;
         peer->news = false;
     }
+    count_anew(m);
 }
 
 void mu_succession_commit_any(struct mu_succession *m)
 {
-    if (!mu_succession_is_any(m) || m->step != MU_SUCCESSION_BOUND) {
-        return;
+    if (mu_succession_is_any(m) && m->step == MU_SUCCESSION_BOUND && next_untold(m) == NULL) {
+        commit(m);
     }
-    MU_LIST_FOREACH (it, &m->peers) {
-        if (mu_succession_peer_of(it)->news) {
-            return;
-        }
-    }
-    commit(m);
 }
 
 static void look(struct mu_succession *m)
 {
-    if (m->step == MU_SUCCESSION_TOLD && all_are_told(m)) {
+    if (m->step == MU_SUCCESSION_TOLD && m->told == m->preparing.world) {
         tell(m, MU_SUCCESSION_BOUND);
     }
     if (m->step != MU_SUCCESSION_BOUND || mu_succession_is_any(m)) {
@@ -261,8 +312,9 @@ int mu_succession_begin(struct mu_succession *m, uint64_t round, uint32_t world,
 
 void mu_succession_seat(struct mu_succession *m, struct mu_succession_peer *peer, uint32_t rank)
 {
-    (void)m;
+    count_out(m, peer);
     peer->rank = rank;
+    count_in(m, peer);
 }
 
 void mu_succession_go(struct mu_succession *m, mu_mono_t now)
@@ -283,7 +335,9 @@ void mu_succession_ready(struct mu_succession *m, mu_mono_t now, struct mu_succe
         step > m->step || step <= peer->said) {
         return;
     }
+    count_out(m, peer);
     peer->said = step;
+    count_in(m, peer);
     look(m);
 }
 
@@ -296,7 +350,11 @@ void mu_succession_peer_out(struct mu_succession *m, mu_mono_t now, struct mu_su
     if (peer->link.next == NULL || mu_list_empty(&peer->link)) {
         return;
     }
+    if (m->untold == &peer->link) {
+        m->untold = peer->link.next;
+    }
     mu_list_remove(&peer->link);
+    count_out(m, peer);
     for (uint32_t i = 0; i < m->base_count; i++) {
         /* One that never promises stands in nobody's way. */
         m->left[i] += (good || peer->old) && peer->votes[i] != MU_SUCCESSION_NO_RANK;
@@ -322,6 +380,7 @@ void mu_succession_abort(struct mu_succession *m)
         peer->said = 0;
         peer->news = false;
     }
+    count_anew(m);
 }
 
 bool mu_succession_waits(const struct mu_succession *m)
@@ -333,24 +392,21 @@ bool mu_succession_waits(const struct mu_succession *m)
 bool mu_succession_next_prepare(struct mu_succession *m, struct mu_succession_peer **ret_peer,
                                 struct mu_succession_prepare *ret_prepare)
 {
-    MU_LIST_FOREACH (it, &m->peers) {
-        struct mu_succession_peer *peer = mu_succession_peer_of(it);
+    struct mu_succession_peer *peer = next_untold(m);
 
-        if (!peer->news) {
-            continue;
-        }
-        peer->news = false;
-        *ret_peer = peer;
-        memset(ret_prepare, 0, sizeof(*ret_prepare));
-        ret_prepare->term = m->host_term;
-        ret_prepare->step = m->step;
-        ret_prepare->round = m->preparing;
-        ret_prepare->round.rank = peer->rank;
-        ret_prepare->base_count = m->base_count;
-        memcpy(ret_prepare->bases, m->bases, sizeof(ret_prepare->bases));
-        return true;
+    if (peer == NULL) {
+        return false;
     }
-    return false;
+    peer->news = false;
+    *ret_peer = peer;
+    memset(ret_prepare, 0, sizeof(*ret_prepare));
+    ret_prepare->term = m->host_term;
+    ret_prepare->step = m->step;
+    ret_prepare->round = m->preparing;
+    ret_prepare->round.rank = peer->rank;
+    ret_prepare->base_count = m->base_count;
+    memcpy(ret_prepare->bases, m->bases, sizeof(ret_prepare->bases));
+    return true;
 }
 
 /* --- probes ---------------------------------------------------------------------------------- */
