@@ -10,7 +10,7 @@ import re
 import textwrap
 
 from drill import make_token
-from rig import Checks, Rig, muster_path
+from rig import Checks, Rig, muster_path, wait_until
 
 checks = Checks()
 MUSTER = muster_path()
@@ -74,6 +74,7 @@ def first_process():
                                    "--max-restarts=1", worker, stop, "3", pid1=True,
                                    env={"PYTHON_EXEC": "/usr/bin/python3"})
         agent.says("standbys wait")
+        wait_until(lambda: len(starts(agent)) == 2, "both workers")
         with open(stop, "w"):
             pass
         checks.equal(agent.wait(), 0, "as the first process: the job ends well")
