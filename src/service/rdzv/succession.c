@@ -139,14 +139,21 @@ static void tell_host(struct mu_rdzv_succession *s, uint64_t term, const char *a
     s->lost_name[0] = '\0';
 }
 
+/* Joins that come here wait: it is not known who hosts. Two nodes that took each other for the host
+ * would otherwise send everybody to and fro between them. */
+static void let_wait(struct mu_rdzv_succession *s)
+{
+    if (s->lead.hub != NULL) {
+        mu_rdzv_lead_moved(&s->lead, 0, "");
+    }
+}
+
 static void follow(struct mu_rdzv_succession *s, uint64_t term, const char *address)
 {
     struct mu_rdzv_muster *n = s->n;
     struct mu_errmsg msg;
 
-    if (s->lead.hub != NULL) {
-        mu_rdzv_lead_moved(&s->lead, term, address);
-    }
+    let_wait(s); /* Nobody is sent there before it has taken our own join. */
     if (mu_rdzv_endpoint_parse(address, MU_RDZV_PORT, &n->endpoint, &msg) != 0) {
         mu_succession_lost(&s->machine, mono(s));
         return;
@@ -467,9 +474,7 @@ static void lose(struct mu_rdzv_succession *s, bool certain)
     }
     (void)snprintf(s->lost_addr, sizeof(s->lost_addr), "%s", s->machine.host);
     s->checks = MU_MONO_NEVER;
-    if (s->lead.hub != NULL) {
-        mu_rdzv_lead_moved(&s->lead, 0, "");
-    }
+    let_wait(s);
     (void)mu_err(&why, 0, "%.120s, which hosts the rendezvous, is gone", s->lost_name);
     mu_rdzv_muster_disconnect(n, why.text);
     mu_rdzv_succession_joins(s);
@@ -603,6 +608,7 @@ static void be_moved(struct mu_rdzv_succession *s, const struct mu_rdzv_notice *
     }
     (void)snprintf(address, sizeof(address), "%.*s", (int)heir.addr.len,
                    (const char *)heir.addr.data);
+    let_wait(s);
     mu_rdzv_muster_disconnect(s->n, "another node hosts the rendezvous now");
     mu_rdzv_succession_start(s);
     mu_succession_lost(&s->machine, mono(s));
