@@ -183,20 +183,22 @@ static int ask(struct ask *a, enum mu_rdzv_question question)
     const struct mu_rdzv_ask_events events = {.run = on_run, .done = on_done, .context = a};
     const struct rdzv_options *o = a->o;
     struct mu_errmsg msg = {{0}};
-    struct mu_addr server;
-    int err = mu_rdzv_endpoint_parse(o->endpoint, MU_RDZV_PORT, &server, &msg);
+    struct mu_rdzv_ask_servers servers;
+    int err = mu_rdzv_endpoints_parse(o->endpoint, MU_RDZV_PORT, servers.addrs,
+                                      MU_RDZV_ASK_SERVERS_MAX, &msg);
 
-    if (err != 0) {
+    if (err < 0) {
         return cli_usage("rdzv", "%s", msg.text);
     }
+    servers.count = (size_t)err;
     err = cli_loop_open_locked(&a->loop, on_signal, a, o->lock);
     if (err != 0) {
         return err;
     }
     err = question == MU_RDZV_ASK_EXCLUDE
-              ? mu_rdzv_ask_exclude(a->loop.env, &server, o->run_id, o->words[0], o->reason,
+              ? mu_rdzv_ask_exclude(a->loop.env, &servers, o->run_id, o->words[0], o->reason,
                                     a->exclude_ms, cli_ms(o->timeout), &events)
-              : mu_rdzv_ask(a->loop.env, question, &server, o->run_id == NULL ? "" : o->run_id,
+              : mu_rdzv_ask(a->loop.env, question, &servers, o->run_id == NULL ? "" : o->run_id,
                             cli_ms(o->timeout), &events);
     if (err != 0) {
         cli_loop_close(&a->loop);

@@ -7,6 +7,7 @@
  *     promise  ASK: a node that has lost the host asks another one to host the run, and says what
  *              it would promise, or promises. The reply, an *answer*, comes when it is decided.
  *              PROBE: a host asks whether there is a better one. The reply comes at once.
+ *     host     Where is the host of a run? A question (codec/rdzv/msg.h), answered with HOST:PORT.
  *
  * Spans that decoders return point into the input. Decoders refuse what they do not understand
  * (MUSTER_EPROTO), except that they ignore bytes after the known fields of a version.
@@ -20,6 +21,7 @@
 #include "codec/rdzv/msg.h"
 
 #define MU_RDZV_METHOD_PROMISE "muster::Rendezvous.promise"
+#define MU_RDZV_METHOD_HOST    "muster::Rendezvous.host"
 
 #define MU_RDZV_LINE_MAX       160 /* places in the line of succession */
 #define MU_RDZV_LINE_BYTES_MAX (MU_RDZV_LINE_MAX * 2 * (1 + MU_RDZV_NAME_LEN_MAX))

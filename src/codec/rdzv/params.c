@@ -476,6 +476,58 @@ int mu_rdzv_endpoint_parse(const char *text, uint16_t default_port, struct mu_ad
     return 0;
 }
 
+/* Takes the next endpoint off the text. MUSTER_EINVAL in words. */
+static int next_endpoint(const char **rest, uint16_t default_port, struct mu_addr *ret,
+                         struct mu_errmsg *reterr_msg)
+{
+    char text[MU_ADDR_HOST_MAX + 32];
+    size_t len = strcspn(*rest, ",");
+    bool last = (*rest)[len] == '\0';
+
+    if ((len == 0 && !last) || (!last && (*rest)[len + 1] == '\0')) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "a rendezvous endpoint is empty: write HOST:PORT,HOST:PORT");
+    }
+    if (len >= sizeof(text)) {
+        return mu_err(reterr_msg, MUSTER_EINVAL, "a rendezvous endpoint is longer than %zu bytes",
+                      sizeof(text) - 1);
+    }
+    memcpy(text, *rest, len);
+    text[len] = '\0';
+    *rest += len + (last ? 0 : 1);
+    return mu_rdzv_endpoint_parse(text, default_port, ret, reterr_msg);
+}
+
+int mu_rdzv_endpoints_parse(const char *text, uint16_t default_port, struct mu_addr *ret, int cap,
+                            struct mu_errmsg *reterr_msg)
+{
+    char address[MU_ADDR_HOST_MAX + 16];
+    int count = 0;
+
+    do {
+        int err;
+
+        if (count == cap) {
+            return mu_err(reterr_msg, MUSTER_EINVAL, "there are more than %d rendezvous endpoints",
+                          cap);
+        }
+        err = next_endpoint(&text, default_port, &ret[count], reterr_msg);
+        if (err != 0) {
+            return err;
+        }
+        for (int i = 0; i < count; i++) {
+            if (ret[i].port == ret[count].port && strcmp(ret[i].host, ret[count].host) == 0) {
+                return mu_err(reterr_msg, MUSTER_EINVAL,
+                              "the rendezvous endpoint %.120s is named twice: each is a place of "
+                              "its own where the run can be hosted",
+                              mu_addr_format(&ret[i], address, sizeof(address)));
+            }
+        }
+        count++;
+    } while (*text != '\0');
+    return count;
+}
+
 /* --- all of it -------------------------------------------------------------------------------- */
 
 int mu_rdzv_params_check(const struct mu_rdzv_params *params, struct mu_errmsg *reterr_msg)

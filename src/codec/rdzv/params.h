@@ -67,5 +67,8 @@ int mu_rdzv_failures_parse(struct mu_span text, uint32_t *ret_max, uint64_t *ret
  */
 int mu_rdzv_endpoint_parse(const char *text, uint16_t default_port, struct mu_addr *ret,
                            struct mu_errmsg *reterr_msg);
+/** Reads HOST:PORT,HOST:PORT. The number, at most `cap`; MUSTER_EINVAL with a text. */
+int mu_rdzv_endpoints_parse(const char *text, uint16_t default_port, struct mu_addr *ret, int cap,
+                            struct mu_errmsg *reterr_msg);
 
 #endif

@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "codec/rdzv/msg.h"
+#include "codec/rdzv/heir.h"
+#include "codec/rdzv/params.h"
 #include "core/alloc.h"
 #include "service/base/log.h"
 #include "service/wire/rpc_client.h"
@@ -11,18 +12,26 @@
 #define PROBE_MS  5000
 #define GREETINGS 3
 #define SLOW_MS   2000 /* until the log says that there is no answer yet */
+#define PASS_MS   1000 /* until one is passed over for the next */
+#define HOPS_MAX  4    /* from one that knows who hosts the run to the next */
 
 struct ask {
     struct mu_env *env;
     struct mu_rpc_client rpc;
     struct mu_timer slow; /* for that line of the log */
     struct mu_rdzv_ask_events events;
+    struct mu_rdzv_ask_servers servers;
+    size_t at; /* in these */
+    uint32_t hops;
     enum mu_rdzv_question question;
     struct mu_buf payload;
+    struct mu_buf run; /* the question for the host of the run */
     uint64_t call;
     uint32_t timeout_ms;
     bool one;   /* one run was asked for, */
     bool found; /* and it is there */
+    bool where; /* The server does not have it: it was asked for the host. */
+    bool again; /* The session ends, and the next server is asked. */
     bool ended;
     int status;
     struct mu_errmsg text;
@@ -37,6 +46,18 @@ static void end(struct ask *a, int status, const char *text)
     a->ended = true;
     a->status = mu_err(&a->text, status, "%s", text);
     mu_rpc_client_close(&a->rpc);
+}
+
+/* This server is of no use: the next one is asked, or it ends. */
+static void pass(struct ask *a, int status, const char *text)
+{
+    if (!a->ended && a->at + 1 < a->servers.count) {
+        a->at++;
+        a->again = true;
+        mu_rpc_client_close(&a->rpc);
+    } else {
+        end(a, status, text);
+    }
 }
 
 /* --- the answer ------------------------------------------------------------------------------- */
@@ -164,17 +185,55 @@ static int tell_runs(struct ask *a, struct mu_span runs)
     return err == MUSTER_ENOENT ? 0 : err;
 }
 
+/* The server does not have the run. It may know who has; otherwise this is the answer. */
+static void seek(struct ask *a, int status, const char *text)
+{
+    a->status = mu_err(&a->text, status, "%s", text);
+    a->where = true;
+    a->call = 0; /* `turn_ended` follows. */
+}
+
+/* The host of the run is somewhere else: asks there. */
+static void hop(struct ask *a, int status, struct mu_span payload)
+{
+    char text[MU_RDZV_NAME_LEN_MAX + 1];
+    struct mu_errmsg said = a->text;
+    struct mu_errmsg why;
+    struct mu_addr host;
+
+    if (status == 0 && payload.len < sizeof(text)) {
+        memcpy(text, payload.data, payload.len);
+        text[payload.len] = '\0';
+        if (a->hops < HOPS_MAX && mu_rdzv_endpoint_parse(text, MU_RDZV_PORT, &host, &why) == 0) {
+            a->hops++;
+            a->servers = (struct mu_rdzv_ask_servers){.addrs = {host}, .count = 1};
+            a->at = 0;
+            a->again = true;
+            mu_rpc_client_close(&a->rpc);
+            return;
+        }
+    }
+    pass(a, a->status, said.text);
+}
+
 static void on_reply(void *context, uint64_t id, int status, struct mu_span payload)
 {
     struct ask *a = context;
     struct mu_errmsg text;
 
-    if (id != a->call || a->ended) {
+    if (id != a->call || a->ended || a->again) {
+        return;
+    }
+    if (a->where) {
+        hop(a, status, payload);
         return;
     }
     if (status == 0 && a->question == MU_RDZV_ASK_STATUS) {
         status = tell_runs(a, payload);
-        status = status == 0 && a->one && !a->found ? MUSTER_ENOENT : status;
+        if (status == 0 && !a->found) {
+            seek(a, a->one ? MUSTER_ENOENT : 0, "");
+            return;
+        }
         if (status == MUSTER_EPROTO) {
             end(a, MUSTER_ERDZV_STATE, "the server's answer cannot be understood");
             return;
@@ -185,6 +244,10 @@ static void on_reply(void *context, uint64_t id, int status, struct mu_span payl
         end(a, MUSTER_ERDZV_CONN,
             a->question == MU_RDZV_ASK_EXCLUDE ? "the server is too old: it excludes no nodes"
                                                : "the server is too old: it has no rendezvous");
+        return;
+    }
+    if (status == MUSTER_ENOENT) {
+        seek(a, status, muster_strerror(status));
         return;
     }
     (void)mu_err(&text, 0, "%.*s", (int)(payload.len < MU_ERRMSG_CAP ? payload.len : MU_ERRMSG_CAP),
@@ -207,11 +270,12 @@ static void on_turn_ended(void *context)
     struct ask *a = context;
     int err;
 
-    if (a->call != 0 || a->ended) {
+    if (a->call != 0 || a->ended || a->again) {
         return;
     }
-    err = mu_rpc_client_call(&a->rpc, mu_span_str(methods[a->question]), mu_buf_span(&a->payload),
-                             a->timeout_ms, &a->call);
+    err = mu_rpc_client_call(
+        &a->rpc, mu_span_str(a->where ? MU_RDZV_METHOD_HOST : methods[a->question]),
+        mu_buf_span(a->where ? &a->run : &a->payload), a->timeout_ms, &a->call);
     if (err != 0 && err != MUSTER_EAGAIN) {
         end(a, err, muster_strerror(err));
     }
@@ -229,13 +293,13 @@ static void on_mismatch(void *context, bool silent)
 
     (void)mu_err(&text, 0, "the server at %.120s %s it is not a muster server", a->rpc.addr,
                  silent ? "does not answer: it is busy or stopped, or" : "does not understand us:");
-    end(a, MUSTER_ERDZV_CONN, text.text);
+    pass(a, MUSTER_ERDZV_CONN, text.text);
 }
 
 static void on_failed(void *context, int status, const char *text)
 {
     (void)status;
-    end(context, MUSTER_ERDZV_CONN, text);
+    pass(context, MUSTER_ERDZV_CONN, text);
 }
 
 static void on_slow(struct mu_timer *timer)
@@ -248,22 +312,29 @@ static void on_slow(struct mu_timer *timer)
     }
 }
 
-static void on_closed(void *context)
+static void free_ask(struct ask *a)
 {
-    struct ask *a = context;
-
-    mu_env_timer_arm(a->env, &a->slow, MU_MONO_NEVER);
-    a->events.done(a->events.context, a->status, a->text.text);
     mu_buf_fini(&a->payload);
+    mu_buf_fini(&a->run);
     mu_free(a);
 }
 
-/* Takes over the payload. */
-static int start(struct mu_env *env, enum mu_rdzv_question question, const struct mu_addr *server,
-                 struct mu_buf *payload, uint32_t timeout_ms,
-                 const struct mu_rdzv_ask_events *events, bool one)
+static void on_closed(void *context);
+
+/* Begins a session with the next server. */
+static int dial(struct ask *a)
 {
-    struct mu_rpc_client_events rpc_events = {
+    bool last = a->at + 1 == a->servers.count;
+    uint32_t ms = !last && a->timeout_ms > PASS_MS ? PASS_MS : a->timeout_ms;
+    const struct mu_rpc_client_config config = {
+        .addr = a->servers.addrs[a->at],
+        .name = "muster rdzv",
+        .connect_ms = ms,
+        .reconnect_ms = ms,
+        .probe_ms = PROBE_MS < ms / 2 ? PROBE_MS : ms / 2,
+        .greetings = GREETINGS,
+    };
+    const struct mu_rpc_client_events events = {
         .ready = on_ready,
         .mismatch = on_mismatch,
         .failed = on_failed,
@@ -271,15 +342,36 @@ static int start(struct mu_env *env, enum mu_rdzv_question question, const struc
         .reply = on_reply,
         .turn_ended = on_turn_ended,
         .closed = on_closed,
+        .context = a,
     };
-    const struct mu_rpc_client_config config = {
-        .addr = *server,
-        .name = "muster rdzv",
-        .connect_ms = timeout_ms,
-        .reconnect_ms = timeout_ms,
-        .probe_ms = PROBE_MS < timeout_ms / 2 ? PROBE_MS : timeout_ms / 2,
-        .greetings = GREETINGS,
-    };
+
+    a->call = 0;
+    a->where = a->again = false;
+    return mu_rpc_client_init(&a->rpc, a->env, &config, &events);
+}
+
+static void on_closed(void *context)
+{
+    struct ask *a = context;
+
+    if (a->again) {
+        int err = dial(a);
+
+        if (err == 0) {
+            return;
+        }
+        a->status = mu_err(&a->text, err, "%s", muster_strerror(err));
+    }
+    mu_env_timer_arm(a->env, &a->slow, MU_MONO_NEVER);
+    a->events.done(a->events.context, a->status, a->text.text);
+    free_ask(a);
+}
+
+/* Takes over the payload. */
+static int start(struct mu_env *env, enum mu_rdzv_question question,
+                 const struct mu_rdzv_ask_servers *servers, struct mu_buf *payload,
+                 const char *run_id, uint32_t timeout_ms, const struct mu_rdzv_ask_events *events)
+{
     struct ask *a = mu_calloc(1, sizeof(*a));
     int err;
 
@@ -290,23 +382,27 @@ static int start(struct mu_env *env, enum mu_rdzv_question question, const struc
     a->env = env;
     mu_timer_init(&a->slow, on_slow);
     a->events = *events;
+    a->servers = *servers;
     a->question = question;
-    a->one = one;
+    a->one = run_id[0] != '\0';
     a->timeout_ms = timeout_ms;
     a->payload = *payload;
-    rpc_events.context = a;
-    err = mu_rpc_client_init(&a->rpc, env, &config, &rpc_events);
+    mu_buf_init(&a->run, MU_RDZV_NAME_LEN_MAX + 64);
+    err = mu_rdzv_run_id_encode(&a->run, mu_span_str(run_id));
+    if (err == 0) {
+        err = dial(a);
+    }
     if (err != 0) {
-        mu_buf_fini(&a->payload);
-        mu_free(a);
+        free_ask(a);
         return err;
     }
     mu_env_timer_arm(env, &a->slow, mu_mono_add_ms(mu_env_now(env).mono, SLOW_MS));
     return 0;
 }
 
-int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct mu_addr *server,
-                const char *run_id, uint32_t timeout_ms, const struct mu_rdzv_ask_events *events)
+int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question,
+                const struct mu_rdzv_ask_servers *servers, const char *run_id, uint32_t timeout_ms,
+                const struct mu_rdzv_ask_events *events)
 {
     struct mu_buf payload;
     int err;
@@ -317,12 +413,12 @@ int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct
         mu_buf_fini(&payload);
         return err;
     }
-    return start(env, question, server, &payload, timeout_ms, events, run_id[0] != '\0');
+    return start(env, question, servers, &payload, run_id, timeout_ms, events);
 }
 
-int mu_rdzv_ask_exclude(struct mu_env *env, const struct mu_addr *server, const char *run_id,
-                        const char *who, const char *reason, uint64_t for_ms, uint32_t timeout_ms,
-                        const struct mu_rdzv_ask_events *events)
+int mu_rdzv_ask_exclude(struct mu_env *env, const struct mu_rdzv_ask_servers *servers,
+                        const char *run_id, const char *who, const char *reason, uint64_t for_ms,
+                        uint32_t timeout_ms, const struct mu_rdzv_ask_events *events)
 {
     const struct mu_rdzv_exclude_msg msg = {
         .run_id = mu_span_str(run_id),
@@ -339,5 +435,5 @@ int mu_rdzv_ask_exclude(struct mu_env *env, const struct mu_addr *server, const 
         mu_buf_fini(&payload);
         return err;
     }
-    return start(env, MU_RDZV_ASK_EXCLUDE, server, &payload, timeout_ms, events, true);
+    return start(env, MU_RDZV_ASK_EXCLUDE, servers, &payload, run_id, timeout_ms, events);
 }

@@ -1,12 +1,17 @@
 /*
  * Questions to a server of native rendezvous from a client that is not a node: the status of its
  * runs, to close one, or to exclude a node from one. Each question has a session of its own.
+ *
+ * Of several servers they are asked in turn, until one can be reached that knows the run. A node
+ * that could host the run but does not (docs/succession.md) knows who does: that one is asked then.
  */
 #ifndef MU_RDZV_ASK_H
 #define MU_RDZV_ASK_H
 
 #include "core/env.h"
 #include "core/err.h"
+
+#define MU_RDZV_ASK_SERVERS_MAX 32
 
 enum mu_rdzv_question {
     MU_RDZV_ASK_STATUS = 1,
@@ -48,6 +53,12 @@ struct mu_rdzv_run_view {
     const struct mu_rdzv_exclusion_view *exclusions;
 };
 
+/* Whom to ask. */
+struct mu_rdzv_ask_servers {
+    struct mu_addr addrs[MU_RDZV_ASK_SERVERS_MAX];
+    size_t count;
+};
+
 /* All arguments are lent for the call. */
 struct mu_rdzv_ask_events {
     /** Comes for each run, before `done`. */
@@ -60,14 +71,15 @@ struct mu_rdzv_ask_events {
 
 /**
  * Asks. `run_id` "": all runs, without their members (status only). `done` follows, within
- * `timeout_ms` or a little more. MUSTER_EINVAL, MUSTER_ENOMEM.
+ * `timeout_ms` or a little more for the last server. MUSTER_EINVAL, MUSTER_ENOMEM.
  */
-int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct mu_addr *server,
-                const char *run_id, uint32_t timeout_ms, const struct mu_rdzv_ask_events *events);
+int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question,
+                const struct mu_rdzv_ask_servers *servers, const char *run_id, uint32_t timeout_ms,
+                const struct mu_rdzv_ask_events *events);
 /** Does not let a node in for a time, by its name, its host or its machine; `for_ms` 0: lets it in
  * again. `reason` may be "". Otherwise as mu_rdzv_ask(). */
-int mu_rdzv_ask_exclude(struct mu_env *env, const struct mu_addr *server, const char *run_id,
-                        const char *who, const char *reason, uint64_t for_ms, uint32_t timeout_ms,
-                        const struct mu_rdzv_ask_events *events);
+int mu_rdzv_ask_exclude(struct mu_env *env, const struct mu_rdzv_ask_servers *servers,
+                        const char *run_id, const char *who, const char *reason, uint64_t for_ms,
+                        uint32_t timeout_ms, const struct mu_rdzv_ask_events *events);
 
 #endif

@@ -9,58 +9,6 @@
 
 /* --- the endpoints ---------------------------------------------------------------------------- */
 
-/* Takes the next endpoint off the text. MUSTER_EINVAL in words. */
-static int next_endpoint(const char **rest, struct mu_addr *ret, struct mu_errmsg *reterr_msg)
-{
-    char text[MU_ADDR_HOST_MAX + 32];
-    size_t len = strcspn(*rest, ",");
-    bool last = (*rest)[len] == '\0';
-
-    if ((len == 0 && !last) || (!last && (*rest)[len + 1] == '\0')) {
-        return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "a rendezvous endpoint is empty: write HOST:PORT,HOST:PORT");
-    }
-    if (len >= sizeof(text)) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "a rendezvous endpoint is longer than %zu bytes",
-                      sizeof(text) - 1);
-    }
-    memcpy(text, *rest, len);
-    text[len] = '\0';
-    *rest += len + (last ? 0 : 1);
-    return mu_rdzv_endpoint_parse(text, MU_RDZV_PORT, ret, reterr_msg);
-}
-
-/* Reads all of them. The number, or MUSTER_EINVAL in words. */
-static int read_endpoints(const char *text, struct mu_addr *addrs, struct mu_errmsg *reterr_msg)
-{
-    char address[MU_ADDR_HOST_MAX + 16];
-    int count = 0;
-
-    do {
-        int err;
-
-        if (count == MU_SUCCESSION_ENDPOINTS_MAX) {
-            return mu_err(reterr_msg, MUSTER_EINVAL, "there are more than %d rendezvous endpoints",
-                          MU_SUCCESSION_ENDPOINTS_MAX);
-        }
-        err = next_endpoint(&text, &addrs[count], reterr_msg);
-        if (err != 0) {
-            return err;
-        }
-        for (int i = 0; i < count; i++) {
-            if (addrs[i].port == addrs[count].port &&
-                strcmp(addrs[i].host, addrs[count].host) == 0) {
-                return mu_err(reterr_msg, MUSTER_EINVAL,
-                              "the rendezvous endpoint %.120s is named twice: each is a place of "
-                              "its own where the run can be hosted",
-                              mu_addr_format(&addrs[i], address, sizeof(address)));
-            }
-        }
-        count++;
-    } while (*text != '\0');
-    return count;
-}
-
 /* Serves at the endpoint if it is ours. MUSTER_ELOCKED and such in words. */
 static int try_endpoint(struct mu_rdzv_succession *s, struct mu_addr *addr, uint32_t index,
                         struct mu_errmsg *reterr_msg)
@@ -91,7 +39,8 @@ static int take_endpoints(struct mu_rdzv_succession *s, const char *text,
 {
     struct mu_addr addrs[MU_SUCCESSION_ENDPOINTS_MAX];
     char address[MU_ADDR_HOST_MAX + 16];
-    int count = read_endpoints(text, addrs, reterr_msg);
+    int count =
+        mu_rdzv_endpoints_parse(text, MU_RDZV_PORT, addrs, MU_SUCCESSION_ENDPOINTS_MAX, reterr_msg);
     int err = count < 0 ? count : 0;
 
     for (int i = 0; i < count && err == 0; i++) {

@@ -716,3 +716,5 @@ void mu_rdzv_hub_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, 
         mu_rpc_session_reply(session, event->id, MUSTER_ENOMETHOD, mu_span_str(text));
     }
 }
+    } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_HOST))) {
+        mu_rdzv_host_start(hub, session, event);

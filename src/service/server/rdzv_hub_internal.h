@@ -154,6 +154,9 @@ void mu_rdzv_promise_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *sessi
                            const struct mu_rpc_event *event);
 
 /* --- rdzv_hub_ask.c --------------------------------------------------------------------------- */
+/** Serves `host`. */
+void mu_rdzv_host_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
+                        const struct mu_rpc_event *event);
 
 void mu_rdzv_status_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
                           const struct mu_rpc_event *event);

@@ -1,4 +1,5 @@
-/* The calls `promise`: others ask this node to host the run, or whether it knows a better host. */
+/* The calls `promise`: others ask this node to host the run, or whether it knows a better host. And
+ * `host`: who does. */
 #include <stdio.h>
 
 #include "core/alloc.h"
@@ -125,6 +126,24 @@ static int be_asked(struct mu_rdzv_lead *lead, struct mu_rpc_session *session, u
     lead->wake(lead->context);
     return 0;
 }
+
+/* --- the call `host` -------------------------------------------------------------------------- */
+
+void mu_rdzv_host_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
+                        const struct mu_rpc_event *event)
+{
+    const struct mu_succession *m = hub->lead == NULL ? NULL : hub->lead->machine;
+    struct mu_span id;
+    int err = mu_rdzv_run_id_decode(event->payload, &id);
+    bool known = err == 0 && m != NULL && (id.len == 0 || mu_rdzv_lead_is(hub, id)) &&
+                 (m->state == MU_SUCCESSION_FOLLOWING || m->state == MU_SUCCESSION_HOSTING);
+
+    err = err == 0 && !known ? MUSTER_ENOENT : err;
+    mu_rpc_session_reply(session, event->id, err,
+                         mu_span_str(err == 0 ? m->host : muster_strerror(err)));
+}
+
+/* --- the call `promise` ----------------------------------------------------------------------- */
 
 void mu_rdzv_promise_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
                            const struct mu_rpc_event *event)
