@@ -37,9 +37,9 @@ class Job:
             "--no-python", *self.token[host.name], "sh", "-c", WORKER, self.folder,
             env={"HOSTNAME": host.name})
 
-    def rdzv(self, *words):
+    def rdzv(self, *words, endpoint="node0:29400"):
         host = self.rig.hosts[2]
-        return host.run(MUSTER, "rdzv", *words, "--rdzv-endpoint", "node0:29400", "--rdzv-id", "job",
+        return host.run(MUSTER, "rdzv", *words, "--rdzv-endpoint", endpoint, "--rdzv-id", "job",
                         *self.token[host.name])
 
     def status(self):
@@ -165,6 +165,40 @@ def test_excluded_node_may_end_at_once():
             checks.equal(job.agents[name].wait(40), 3, "%s: no round in time" % name)
             checks.ok("excluded: node1" in job.agents[name].output(),
                       "%s names the excluded node" % name, job.words())
+
+
+def test_exclusions_outlive_the_host():
+    """Who is excluded, and who has failed how often, is known to the next host, too."""
+    with Rig(5) as rig:
+        job = Job(rig, "2:5", "--exclude-after", "2/10m", "--rdzv-endpoint",
+                  "node0:29400,node1:29400,node2:29400")
+        names = ALL + ["node3", "node4"]
+        if not job.await_world(5, names, "five train"):
+            return
+        job.fail("node4")
+        job.await_world(5, names, "one failure is let pass")
+        job.rdzv("exclude", "node3", "--reason", "its fan is loud")
+        four = [name for name in names if name != "node3"]
+        job.await_world(4, four, "the others go on")
+        job.agents["node0"].kill()
+        job.agents["node1"].says("hosts the rendezvous now", 20)
+        wait_until(lambda: all(job.world(name) == 3 for name in ("node1", "node2", "node4")),
+                   "three go on with another host", 40)
+        job.agents["node3"].says("node1 hosts the rendezvous now", 20)
+        job.fail("node4")
+        wait_until(lambda: all(job.world(name) == 2 for name in ("node1", "node2")),
+                   "two go on without the node that failed twice", 40)
+        job.agents["node4"].says("this node is excluded from the run", 20)
+        checks.ok("2 times within 600 s" in job.agents["node4"].output(),
+                  "the failure before the loss of the host counts", job.words())
+        for endpoint in ("node1:29400", "node2:29400", "node0:29400,node2:29400"):
+            code, out, err = job.rdzv("status", "--json", endpoint=endpoint)
+            excluded = [e["node"].split("_")[0] for e in json.loads(out or "{}").get("exclusions", [])]
+            checks.equal((code, sorted(excluded), err), (0, ["node3", "node4"], ""),
+                         "status of " + endpoint)
+        checks.equal(job.world("node3"), 5, "the node that was excluded before is not let in")
+        del job.agents["node0"]
+        job.finish("after the loss of the host")
 
 
 def test_check_keeps_a_node_out_until_it_passes():

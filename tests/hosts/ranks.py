@@ -7,6 +7,7 @@ other rank changes.
 """
 import glob
 import os
+import re
 import time
 
 from drill import make_token
@@ -115,6 +116,20 @@ def drill(nproc):
 
 def test_six_with_two_standing_by():
     drill(1)
+
+
+def test_the_host_is_lost():
+    """A spare takes exactly its place, too: the next host knows who had which rank."""
+    with Rig(8) as rig:
+        job = Six(rig)
+        number, ranks = job.await_round(-1)
+        wait_until(lambda: sum("spare" in agent.output() for agent in job.agents.values()) >= 2,
+                   "two spares: " + job.words(), 60)
+        number, ranks = lose_one(job, number, ranks, "node0")
+        said = next(agent.output() for agent in job.agents.values()
+                    if "hosts the rendezvous now" in agent.output())
+        victim = re.search(r"muster: (\S+) hosts the rendezvous now", said).group(1)
+        lose_one(job, number, ranks, victim)
 
 
 def test_ranks_of_workers_stay_too():

@@ -138,10 +138,12 @@ bool mu_rdzv_line_fits(struct mu_span line)
 
 int mu_rdzv_legacy_encode(struct mu_buf *out, const struct mu_rdzv_legacy *legacy)
 {
-    size_t size = 1 + 8 * 8 + 7 * 4 + 1 + 2 + legacy->excluded.len;
+    size_t size = 1 + 10 * 8 + 9 * 4 + 1 + 1 + legacy->host.len + 1 + legacy->topology.len + 2 +
+                  legacy->excluded.len;
     int err;
 
-    if (size > MU_RDZV_LEGACY_MAX) {
+    if (legacy->excluded.len > MU_RDZV_LEGACY_EXCLUDED_MAX ||
+        legacy->host.len > MU_RDZV_NAME_LEN_MAX || legacy->topology.len > MU_RDZV_NAME_LEN_MAX) {
         return MUSTER_ELIMIT;
     }
     err = mu_buf_reserve(out, size);
@@ -165,6 +167,12 @@ int mu_rdzv_legacy_encode(struct mu_buf *out, const struct mu_rdzv_legacy *legac
     mu_buf_put_u64(out, legacy->losses_ms);
     mu_buf_put_u64(out, legacy->last_call_ms);
     mu_buf_put_u64(out, legacy->upscale_delay_ms);
+    mu_buf_put_u32(out, legacy->exclude_after);
+    mu_buf_put_u64(out, legacy->exclude_within_ms);
+    mu_buf_put_u64(out, legacy->exclude_for_ms);
+    mu_rdzv_name_put(out, legacy->host);
+    mu_rdzv_name_put(out, legacy->topology);
+    mu_buf_put_u32(out, legacy->rank);
     mu_buf_put_u16(out, (uint16_t)legacy->excluded.len);
     mu_buf_put(out, legacy->excluded);
     return 0;
@@ -192,10 +200,17 @@ int mu_rdzv_legacy_decode(struct mu_span in, struct mu_rdzv_legacy *ret_legacy)
     legacy.losses_ms = mu_read_u64(&r);
     legacy.last_call_ms = mu_read_u64(&r);
     legacy.upscale_delay_ms = mu_read_u64(&r);
+    legacy.exclude_after = mu_read_u32(&r);
+    legacy.exclude_within_ms = mu_read_u64(&r);
+    legacy.exclude_for_ms = mu_read_u64(&r);
+    legacy.host = mu_rdzv_name_read(&r);
+    legacy.topology = mu_rdzv_name_read(&r);
+    legacy.rank = mu_read_u32(&r);
     legacy.excluded = mu_read_bytes(&r, mu_read_u16(&r));
     if (r.failed || in.len > MU_RDZV_LEGACY_MAX || closed > 1 || legacy.members == 0 ||
         legacy.nodes_min == 0 || legacy.nodes_max < legacy.nodes_min ||
-        legacy.members_max < legacy.nodes_max) {
+        legacy.members_max < legacy.nodes_max || legacy.exclude_after > MU_RDZV_FAILURES_MAX ||
+        legacy.excluded.len > MU_RDZV_LEGACY_EXCLUDED_MAX) {
         return MUSTER_EPROTO;
     }
     legacy.closed = closed == 1;

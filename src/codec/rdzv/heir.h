@@ -23,9 +23,10 @@
 #define MU_RDZV_METHOD_PROMISE "muster::Rendezvous.promise"
 #define MU_RDZV_METHOD_HOST    "muster::Rendezvous.host"
 
-#define MU_RDZV_LINE_MAX       160 /* places in the line of succession */
-#define MU_RDZV_LINE_BYTES_MAX (MU_RDZV_LINE_MAX * 2 * (1 + MU_RDZV_NAME_LEN_MAX))
-#define MU_RDZV_LEGACY_MAX     16384
+#define MU_RDZV_LINE_MAX            160 /* places in the line of succession */
+#define MU_RDZV_LINE_BYTES_MAX      (MU_RDZV_LINE_MAX * 2 * (1 + MU_RDZV_NAME_LEN_MAX))
+#define MU_RDZV_LEGACY_MAX          16384
+#define MU_RDZV_LEGACY_EXCLUDED_MAX 14848
 #define MU_RDZV_VIEW_BYTES                                                                         \
     (2 * 8 + 4 + (2 * MU_RDZV_ELECTORATES_MAX + 1) * MU_RDZV_ELECTORATE_BYTES)
 
@@ -53,7 +54,14 @@ struct mu_rdzv_legacy {
     uint64_t losses_ms;
     uint64_t last_call_ms;
     uint64_t upscale_delay_ms;
-    struct mu_span excluded; /* opaque */
+    uint32_t exclude_after;
+    uint64_t exclude_within_ms;
+    uint64_t exclude_for_ms;
+    struct mu_span host; /* its name, topology key and rank; "": it has none */
+    struct mu_span topology;
+    uint32_t rank;
+    struct mu_span excluded; /* which nodes, at most MU_RDZV_LEGACY_EXCLUDED_MAX; read with
+                                mu_rdzv_exclusion_next() */
 };
 
 enum mu_rdzv_promise_kind {

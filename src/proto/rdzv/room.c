@@ -184,7 +184,10 @@ int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
     }
 
     member->arrival = ++room->arrivals;
-    member->has_rank = false;
+    member->has_rank = room->succeeds && member->before.known;
+    if (member->has_rank) {
+        member->rank = member->before.rank;
+    }
     member->finished = false;
     member->told = false;
     mu_list_init(&member->link);
@@ -196,7 +199,7 @@ int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
         mu_heap_insert(&room->targets, &member->targeted, (mu_mono_t){UINT32_MAX - member->target});
     }
     stop_missing(room, member->name);
-    if (room->state == MU_ROOM_IS_GATHERING &&
+    if (room->state == MU_ROOM_IS_GATHERING && (member->has_rank || !room->succeeds) &&
         room->in[MU_ROOM_GATHERING].count < room->config.nodes_max) {
         mu_room_move(room, member, MU_ROOM_GATHERING);
         room->newcomer = true;
@@ -206,6 +209,8 @@ int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
         mu_room_move(room, member, MU_ROOM_WAITING);
     } else {
         mu_room_move(room, member, MU_ROOM_SPARE);
+        member->has_rank = false; /* Others took all places. */
+        room->newcomer = room->state == MU_ROOM_IS_GATHERING && room->succeeds;
     }
     mu_trace(&room->config.trace, "room.join", member->state, room->names.count);
     mu_room_settle(room, now);
@@ -265,7 +270,7 @@ static void part(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
         mu_room_count_loss(room, now, member); /* It has ended a round, too. */
     }
     if (state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) {
-        (void)mu_room_promote(room, member, state); /* There is room for one more now. */
+        (void)mu_room_promote(room, member->topology, state); /* There is room for one more now. */
     }
     if (excluded) {
         expel_excluded(room, now); /* Its machine may be in again, under another name. */
@@ -439,7 +444,14 @@ void mu_room_succeed(struct mu_room *room, mu_mono_t now, const struct mu_room_l
     mu_room_inherit(room, past->restarts);
     room->losses_until = past->losses_until;
     room->expected = past->expected;
+    room->ran = past->ran;
     room->succeeds = true;
+    room->last_end.round = past->round;
+    if (past->place.name[0] != '\0') {
+        room->places[0] = past->place;
+        room->places[0].missing = true;
+        room->place_count = 1;
+    }
     mu_room_count_loss(room, now, NULL);
 }
 

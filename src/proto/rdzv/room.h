@@ -146,8 +146,15 @@ enum mu_room_end_reason {
     MU_ROOM_END_FAILED,   /* a member's workers failed; it is still there */
 };
 
+/* The last round of a member in a room that this one succeeds. */
+struct mu_room_before {
+    bool known;
+    uint64_t round;
+    uint32_t rank;
+};
+
 /*
- * One member. The caller embeds it, fills in the first five fields and leaves the rest zeroed
+ * One member. The caller embeds it, fills in the first six fields and leaves the rest zeroed
  * before the first join. It must stay in its place while it is in the room, and until its notices
  * were pulled or it was given up with mu_room_leave() or mu_room_lost().
  */
@@ -157,6 +164,7 @@ struct mu_room_member {
     char topology[MU_ROOM_TOPOLOGY_MAX + 1];
     char machine[MU_ROOM_NAME_MAX + 1]; /* "": only its name is known */
     uint32_t target; /* how many nodes there will be in all, as it announces; 0: it does not know */
+    struct mu_room_before before;
     enum mu_room_member_state state;
     uint32_t rank; /* in the running round, or in the last one that it ran in */
     bool has_rank;
@@ -201,20 +209,22 @@ enum mu_room_state {
     MU_ROOM_IS_FAILED,
 };
 
-/* What a room knows of the run that another one, which is lost, has served before it. */
-struct mu_room_legacy {
-    uint64_t round;         /* the last number that may have been given */
-    uint32_t restarts;      /* that were spent */
-    mu_mono_t losses_until; /* when all losses so far are forgotten */
-    uint32_t expected;      /* once so many are here, nobody else is waited for; 0: not known */
-};
-
 /* The place in the last round of a member that is out. */
 struct mu_room_place {
     char name[MU_ROOM_NAME_MAX + 1]; /* of the member */
     char topology[MU_ROOM_TOPOLOGY_MAX + 1];
     uint32_t rank;
     bool missing; /* it was lost, and no node of that name is back */
+};
+
+/* What a room knows of the run that another one, which is lost, has served before it. */
+struct mu_room_legacy {
+    uint64_t round;         /* the last number that may have been given */
+    uint32_t restarts;      /* that were spent */
+    mu_mono_t losses_until; /* when all losses so far are forgotten */
+    uint32_t expected;      /* once so many are here, nobody else is waited for; 0: not known */
+    uint32_t ran;           /* so many of the last round are waited for, even if enough are here */
+    struct mu_room_place place; /* of the member that was lost with the room; name "": not known */
 };
 
 /* The members that are in one state. */
@@ -234,7 +244,8 @@ struct mu_room {
      * By state. GATHERING: survivors by their old rank, then the others as they came; RUNNING: by
      * rank; WAITING and SPARE: as they came, every spare later than every waiting member. While the
      * room gathers no member is WAITING, and there are spares only if it is full and held; while it
-     * runs no member is GATHERING.
+     * runs no member is GATHERING. In a room that succeeds another, the first gathering is those who
+     * ran there, as they came, and the others are spares.
      */
     struct mu_room_group in[MU_ROOM_SPARE + 1];
     struct mu_map names;    /* of all members */
@@ -248,6 +259,7 @@ struct mu_room {
     bool too_many_losses;   /* FAILED: why */
     bool regroups;          /* private: a round has just ended */
     uint32_t expected;      /* private: of the first gathering after another room's; or 0 */
+    uint32_t ran;           /* private: likewise, of those who ran there */
     bool succeeds;          /* private: no round was formed since that room was lost */
     mu_mono_t sure;         /* failures before it are in doubt */
     uint32_t doubted;       /* private: how many restarts these have cost */
@@ -347,7 +359,8 @@ void mu_room_be_sure(struct mu_room *room, mu_mono_t now);
 void mu_room_inherit(struct mu_room *room, uint32_t spent);
 /**
  * Goes on where another room was, before anybody has joined: rounds are counted from there, its
- * loss is one, and the last call is as short as after a round.
+ * loss is one, and the last call is as short as after a round. Members that ran there keep their
+ * rank (mu_room_member.before); the others stand by until the round is formed, and get what is left.
  */
 void mu_room_succeed(struct mu_room *room, mu_mono_t now, const struct mu_room_legacy *past);
 /** Closes the run: all members are out, and are told CLOSED. Harmless if it is closed already. */

@@ -50,10 +50,11 @@ void mu_room_settle(struct mu_room *room, mu_mono_t now);
 
 /* --- ranks: room_rank.c ------------------------------------------------------------------ */
 
-/* Makes a spare WAITING or GATHERING: the one that is nearest to the member that is gone, or
- * (NULL) that came first. Returns whether there was one. */
-bool mu_room_promote(struct mu_room *room, const struct mu_room_member *lost,
-                     enum mu_room_member_state state);
+/* Makes a spare WAITING or GATHERING: the one whose topology key is nearest, or ("") that came
+ * first. Returns whether there was one. */
+bool mu_room_promote(struct mu_room *room, const char *topology, enum mu_room_member_state state);
+/* How many would be in a round that is formed now. */
+uint32_t mu_room_here(const struct mu_room *room);
 /* Keeps the place of a member that is gone, and its name for explain() if it was lost. */
 void mu_room_vacate(struct mu_room *room, const struct mu_room_member *member, bool lost);
 /*

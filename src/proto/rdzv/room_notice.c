@@ -220,7 +220,7 @@ static void explain_excluded(const struct mu_room *room, struct mu_text *t)
 
 static void explain_gathering(const struct mu_room *room, struct mu_text *t)
 {
-    const struct mu_room_group *here = &room->in[MU_ROOM_GATHERING];
+    uint32_t here = mu_room_here(room);
     uint32_t min = room->config.nodes_min;
     uint32_t max = room->config.nodes_max;
     uint32_t target = mu_room_target(room);
@@ -231,26 +231,24 @@ static void explain_gathering(const struct mu_room *room, struct mu_text *t)
             "the workers of %s failed, and no restart is left; looking whether a node was lost, ",
             room->last_end.who);
     }
-    if (here->count < min) {
-        mu_text_add(t, "%u of %s%u nodes are here", here->count, min == max ? "" : "at least ",
-                    min);
-    } else if (target > here->count && target <= max) {
-        mu_text_add(t, "%u of %u announced nodes are here, last call for the others", here->count,
-                    target);
+    if (here < min) {
+        mu_text_add(t, "%u of %s%u nodes are here", here, min == max ? "" : "at least ", min);
+    } else if (target > here && target <= max) {
+        mu_text_add(t, "%u of %u announced nodes are here, last call for the others", here, target);
     } else {
-        mu_text_add(t, "%u of at most %u nodes are here, last call for more", here->count, max);
+        mu_text_add(t, "%u of at most %u nodes are here, last call for more", here, max);
     }
     explain_missing(room, t);
-    if (here->count != 0) {
+    if (here != 0) {
         mu_text_add(t, ": ");
-        add_members(t, here);
+        add_members(t, &room->in[MU_ROOM_GATHERING]);
     }
     explain_excluded(room, t);
 }
 
 bool mu_room_lacks(const struct mu_room *room)
 {
-    uint32_t here = room->in[MU_ROOM_GATHERING].count;
+    uint32_t here = mu_room_here(room);
 
     return room->state == MU_ROOM_IS_GATHERING && here != 0 && here < room->config.nodes_min;
 }

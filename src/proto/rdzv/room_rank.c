@@ -18,14 +18,33 @@ static int compare_members(const struct mu_list *a, const struct mu_list *b)
     return order != 0 ? order : mu_span_natural_cmp(x->named.key, y->named.key);
 }
 
+/* Compares by the rank in the room before; of two with the same, the one that had it last is first,
+ * then the one that came first. */
+static int compare_ranks(const struct mu_list *a, const struct mu_list *b)
+{
+    const struct mu_room_member *x = mu_room_member_of(a);
+    const struct mu_room_member *y = mu_room_member_of(b);
+
+    if (x->rank != y->rank) {
+        return x->rank < y->rank ? -1 : 1;
+    }
+    if (x->before.round != y->before.round) {
+        return x->before.round > y->before.round ? -1 : 1;
+    }
+    return x->arrival < y->arrival ? -1 : 1;
+}
+
+typedef int (*comparison)(const struct mu_list *a, const struct mu_list *b);
+
 /* Merges two sorted chains, linked by `next` and ended by NULL. */
-static struct mu_list *merge(struct mu_room *room, struct mu_list *a, struct mu_list *b)
+static struct mu_list *merge(struct mu_room *room, comparison compare, struct mu_list *a,
+                             struct mu_list *b)
 {
     struct mu_list head = {0};
     struct mu_list *tail = &head;
 
     while (a != NULL && b != NULL) {
-        struct mu_list **from = compare_members(a, b) < 0 ? &a : &b;
+        struct mu_list **from = compare(a, b) < 0 ? &a : &b;
 
         tail->next = *from;
         tail = *from;
@@ -40,7 +59,7 @@ static struct mu_list *merge(struct mu_room *room, struct mu_list *a, struct mu_
  * Merge sort from the bottom up, without extra memory: place i holds nothing or a sorted chain of
  * 2^i members, and two of the same length are merged into the next place, as a carry is.
  */
-static void sort_members(struct mu_room *room, struct mu_list *members)
+static void sort_members(struct mu_room *room, comparison compare, struct mu_list *members)
 {
     struct mu_list *places[33] = {0};
     struct mu_list *chain = NULL;
@@ -51,14 +70,14 @@ static void sort_members(struct mu_room *room, struct mu_list *members)
 
         node->next = NULL;
         for (; places[i] != NULL; i++) {
-            node = merge(room, places[i], node);
+            node = merge(room, compare, places[i], node);
             places[i] = NULL;
         }
         places[i] = node;
     }
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         if (places[i] != NULL) {
-            chain = merge(room, places[i], chain);
+            chain = merge(room, compare, places[i], chain);
         }
     }
     while (chain != NULL) {
@@ -118,11 +137,9 @@ static struct mu_room_member *nearest(struct mu_room *room, const struct mu_list
     return best;
 }
 
-bool mu_room_promote(struct mu_room *room, const struct mu_room_member *lost,
-                     enum mu_room_member_state state)
+bool mu_room_promote(struct mu_room *room, const char *topology, enum mu_room_member_state state)
 {
-    struct mu_room_member *spare =
-        nearest(room, &room->in[MU_ROOM_SPARE].members, lost == NULL ? "" : lost->topology, 0);
+    struct mu_room_member *spare = nearest(room, &room->in[MU_ROOM_SPARE].members, topology, 0);
 
     if (spare == NULL) {
         return false;
@@ -162,6 +179,23 @@ static struct mu_room_member *find_name(const struct mu_list *members, const cha
     return NULL;
 }
 
+/* Whether a place is still to be given. In a room that succeeds another, what is known of places may
+ * be of different rounds, so that somebody else may have it, or two places one rank. */
+static bool is_vacant(const struct mu_room *room, uint32_t i)
+{
+    if (i > 0 && room->places[i - 1].rank == room->places[i].rank) {
+        return false;
+    }
+    if (room->succeeds) {
+        MU_LIST_FOREACH (it, &room->in[MU_ROOM_GATHERING].members) {
+            if (mu_room_member_of(it)->rank == room->places[i].rank) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 /*
  * Finds who takes the places that were lost: their old owners, then who has the same topology key,
  * then who has the nearest one. Whoever does moves to the list of its place.
@@ -175,7 +209,7 @@ static void fill_places(struct mu_room *room, uint32_t world, struct mu_list *re
         for (uint32_t i = 0; i < room->place_count && !mu_list_empty(rest); i++) {
             const struct mu_room_place *place = &room->places[i];
 
-            if (takers[i] != NULL || place->rank >= world) {
+            if (takers[i] != NULL || place->rank >= world || !is_vacant(room, i)) {
                 continue;
             }
             takers[i] = way == BY_NAME
@@ -202,20 +236,27 @@ void mu_room_give_ranks(struct mu_room *room)
     struct mu_list *gathering = &room->in[MU_ROOM_GATHERING].members;
     uint32_t world = room->in[MU_ROOM_GATHERING].count;
     struct mu_room_member *takers[MU_ROOM_PLACES_MAX] = {0};
+    const struct mu_room_member *last = NULL;
     struct mu_list rest;
     uint32_t place = 0;
 
     mu_list_init(&rest);
+    if (room->succeeds) {
+        sort_members(room, compare_ranks, gathering); /* They have come in any order. */
+    }
     MU_LIST_FOREACH_SAFE (it, next, gathering) {
         struct mu_room_member *member = mu_room_member_of(it);
 
-        if (!member->has_rank || member->rank >= world) {
+        if (!member->has_rank || member->rank >= world ||
+            (last != NULL && last->rank == member->rank)) {
             mu_list_remove(it);
             mu_list_push(&rest, it);
+        } else {
+            last = member;
         }
         room->steps++;
     }
-    sort_members(room, &rest);
+    sort_members(room, compare_members, &rest);
     fill_places(room, world, &rest, takers);
 
     for (uint32_t rank = 0; rank < world; rank++) {

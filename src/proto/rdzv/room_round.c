@@ -11,10 +11,30 @@ uint32_t mu_room_target(const struct mu_room *room)
     return largest == NULL ? 0 : (uint32_t)(UINT32_MAX - largest->at.ns);
 }
 
+uint32_t mu_room_here(const struct mu_room *room)
+{
+    uint32_t here = room->in[MU_ROOM_GATHERING].count;
+    uint32_t more = room->succeeds ? room->in[MU_ROOM_SPARE].count : 0;
+    uint32_t places = room->config.nodes_max - here;
+
+    return here + (more < places ? more : places);
+}
+
+/* Promotes spares while there are places. */
+static void fill_up(struct mu_room *room, const char *topology)
+{
+    while (room->in[MU_ROOM_GATHERING].count < room->config.nodes_max &&
+           mu_room_promote(room, topology, MU_ROOM_GATHERING)) {
+    }
+}
+
 static void form_round(struct mu_room *room)
 {
-    uint32_t world = room->in[MU_ROOM_GATHERING].count;
+    uint32_t world = mu_room_here(room);
 
+    if (room->succeeds) {
+        fill_up(room, room->place_count == 0 ? "" : room->places[0].topology);
+    }
     MU_ASSERT(world >= room->config.nodes_min && world <= room->config.nodes_max);
     mu_room_give_ranks(room);
     room->state = MU_ROOM_IS_RUNNING;
@@ -140,9 +160,7 @@ void mu_room_end_round(struct mu_room *room, mu_mono_t now, enum mu_room_end_rea
     while ((member = mu_room_first(room, MU_ROOM_WAITING)) != NULL) {
         mu_room_move(room, member, MU_ROOM_GATHERING);
     }
-    while (room->in[MU_ROOM_GATHERING].count < room->config.nodes_max &&
-           mu_room_promote(room, who, MU_ROOM_GATHERING)) {
-    }
+    fill_up(room, who == NULL ? "" : who->topology);
     if (reason == MU_ROOM_END_UPSCALE) {
         /* The late nodes were gathered while the round went on; now all are here. */
         form_round(room);
@@ -163,8 +181,9 @@ static uint64_t regroup_ms(uint64_t last_call_ms)
 /* Returns when the gathering ends if no member comes or goes. */
 static mu_mono_t forms_at(const struct mu_room *room)
 {
-    uint32_t here = room->in[MU_ROOM_GATHERING].count;
+    uint32_t here = mu_room_here(room);
     uint32_t target = mu_room_target(room);
+    bool waits = room->succeeds && room->in[MU_ROOM_GATHERING].count < room->ran;
 
     if (room->undecided) {
         return room->sure;
@@ -172,8 +191,8 @@ static mu_mono_t forms_at(const struct mu_room *room)
     if (here < room->config.nodes_min) {
         return MU_MONO_NEVER;
     }
-    if (here == room->config.nodes_max || (target != 0 && here >= target) ||
-        (room->expected != 0 && here >= room->expected)) {
+    if (!waits && (here == room->config.nodes_max || (target != 0 && here >= target) ||
+                   (room->expected != 0 && here >= room->expected))) {
         return room->hold;
     }
     return mu_mono_before(room->last_call, room->hold) ? room->hold : room->last_call;
@@ -197,7 +216,7 @@ static void set_last_call(struct mu_room *room, mu_mono_t now, bool regroups)
 
 static void settle_gathering(struct mu_room *room, mu_mono_t now)
 {
-    uint32_t here = room->in[MU_ROOM_GATHERING].count;
+    uint32_t here = mu_room_here(room);
     bool regroups = room->regroups || room->succeeds;
 
     room->regroups = false;

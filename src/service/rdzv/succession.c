@@ -621,6 +621,11 @@ bool mu_rdzv_succession_notice(struct mu_rdzv_succession *s, const struct mu_rdz
 {
     switch (notice->kind) {
     case MU_RDZV_NOTICE_ENTERED:
+        if (notice->place == MU_RDZV_PLACE_RUNNING) {
+            take_line(s, notice); /* It goes on; what it must leave to others has changed. */
+            take_legacy(s, notice->legacy);
+            return true;
+        }
         be_entered(s, notice);
         break;
     case MU_RDZV_NOTICE_ASSIGNED:

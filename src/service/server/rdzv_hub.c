@@ -333,6 +333,14 @@ static int new_run(struct mu_rdzv_hub *hub, const struct mu_rdzv_join *join,
     return 0;
 }
 
+/* How many nodes of the last round are left, if no other than the host is lost. */
+static uint32_t count_ran(const struct mu_succession *m, bool host_ran)
+{
+    bool ran = m->base_count > 0 && m->bases[0].term > 0;
+
+    return ran ? m->bases[0].world - host_ran : 0;
+}
+
 int mu_rdzv_run_succeed(struct mu_rdzv_lead *lead, const struct mu_rdzv_legacy *legacy,
                         uint64_t first_round, struct mu_rdzv_run **ret_run,
                         struct mu_errmsg *reterr_msg)
@@ -350,6 +358,9 @@ int mu_rdzv_run_succeed(struct mu_rdzv_lead *lead, const struct mu_rdzv_legacy *
         .upscale_delay_ms = legacy->upscale_delay_ms,
         .losses_max = legacy->losses_max,
         .losses_ms = legacy->losses_ms,
+        .exclude_after = legacy->exclude_after,
+        .exclude_within_ms = legacy->exclude_within_ms,
+        .exclude_for_ms = legacy->exclude_for_ms,
     };
     int err = check_numbers(hub, &join, reterr_msg);
 
@@ -357,18 +368,26 @@ int mu_rdzv_run_succeed(struct mu_rdzv_lead *lead, const struct mu_rdzv_legacy *
         err = new_run(hub, &join, ret_run, reterr_msg);
     }
     if (err == 0) {
-        const struct mu_room_legacy past = {
+        struct mu_room_legacy past = {
             .round = first_round - MU_RDZV_LEAD_FIRST - 1,
             .restarts = legacy->restarts,
             .losses_until = mu_mono_add_ms(now, legacy->losses_for_ms),
             .expected =
-                legacy->members < legacy->nodes_max ? legacy->members - 1 : legacy->nodes_max - 1,
+                legacy->members <= legacy->nodes_max ? legacy->members - 1 : legacy->nodes_max,
+            .ran = count_ran(lead->machine, legacy->host.len != 0),
+            .place.rank = legacy->rank,
         };
+        char *name = past.place.name;
+        char *topology = past.place.topology;
 
+        (void)mu_span_put_text(&name, legacy->host);
+        (void)mu_span_put_text(&topology, legacy->topology);
         (*ret_run)->fence = 0;
         (*ret_run)->room.incarnation = legacy->incarnation;
         pass_incarnation(hub, legacy->incarnation);
         mu_room_succeed(&(*ret_run)->room, now, &past);
+        (void)mu_exclusions_decode(&(*ret_run)->room.exclusions, now, legacy->excluded);
+        (*ret_run)->excluded = (*ret_run)->room.exclusions.total; /* They were noted before. */
         mu_rdzv_run_touch(*ret_run);
     }
     return err;
@@ -527,6 +546,7 @@ static void note_excluded(struct mu_rdzv_run *run)
     }
     run->hub->exclusions += x->total - run->excluded;
     run->excluded = x->total;
+    mu_rdzv_lead_changed(run);
     for (uint32_t i = 0; i < x->count; i++) {
         if (x->all[i].at.ns != 0 && (last == NULL || mu_mono_before(last->at, x->all[i].at))) {
             last = &x->all[i];
@@ -706,6 +726,8 @@ void mu_rdzv_hub_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, 
         mu_rdzv_explain_start(hub, session, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_PROMISE))) {
         mu_rdzv_promise_start(hub, session, event);
+    } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_HOST))) {
+        mu_rdzv_host_start(hub, session, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_CLOSE))) {
         mu_rdzv_close_start(hub, session, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_EXCLUDE))) {
@@ -716,5 +738,3 @@ void mu_rdzv_hub_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, 
         mu_rpc_session_reply(session, event->id, MUSTER_ENOMETHOD, mu_span_str(text));
     }
 }
-    } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_HOST))) {
-        mu_rdzv_host_start(hub, session, event);

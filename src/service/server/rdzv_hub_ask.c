@@ -207,6 +207,7 @@ static int change_exclusions(struct mu_rdzv_run *run, const struct mu_rdzv_exclu
                       "no node %s is excluded; `muster rdzv status` lists those that are",
                       mu_span_quote(quoted, sizeof(quoted), msg->who));
     }
+    mu_rdzv_lead_changed(run);
     return 0;
 }
 

@@ -141,6 +141,8 @@ void mu_rdzv_lead_ready(struct mu_rdzv_member *m, const struct mu_rdzv_ready *re
 /** A round was formed, or is over. */
 void mu_rdzv_lead_formed(struct mu_rdzv_run *run, uint64_t round, uint32_t world);
 void mu_rdzv_lead_ended(struct mu_rdzv_run *run);
+/** What the next host must know has changed within a round: all members are told. */
+void mu_rdzv_lead_changed(struct mu_rdzv_run *run);
 /** Adds what the lead tells of terms. */
 void mu_rdzv_lead_notice(const struct mu_rdzv_lead *lead, struct mu_rdzv_notice *notice);
 
@@ -152,11 +154,11 @@ void mu_rdzv_lead_view(struct mu_succession_view *to, const struct mu_rdzv_view 
 /** Serves `promise`. */
 void mu_rdzv_promise_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
                            const struct mu_rpc_event *event);
-
-/* --- rdzv_hub_ask.c --------------------------------------------------------------------------- */
 /** Serves `host`. */
 void mu_rdzv_host_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
                         const struct mu_rpc_event *event);
+
+/* --- rdzv_hub_ask.c --------------------------------------------------------------------------- */
 
 void mu_rdzv_status_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
                           const struct mu_rpc_event *event);

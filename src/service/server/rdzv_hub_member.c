@@ -120,7 +120,9 @@ static int send_prepare(struct mu_rdzv_member *m)
         .base_count = p->base_count,
     };
 
-    mu_rdzv_lead_notice(m->run->lead, &msg);
+    if (m->peer->said < MU_SUCCESSION_TOLD) {
+        mu_rdzv_lead_notice(m->run->lead, &msg); /* It has had the line and the legacy else. */
+    }
     msg.term = p->term;
     for (uint32_t i = 0; i < p->base_count; i++) {
         copy_electorate(&msg.bases[i], &p->bases[i]);
@@ -611,8 +613,8 @@ static int start_member(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
     hub->joins++;
     mu_rdzv_run_mark(run, MU_STATUS_JOINED, run->room.round, 1, m->room.name);
     /* A round that this join completed is told next: when it entered, it had no rank. */
-    m->entered =
-        m->room.state == MU_ROOM_RUNNING ? MU_RDZV_PLACE_GATHERING : (uint32_t)m->room.state;
+    m->entered = m->room.state == MU_ROOM_RUNNING || run->room.succeeds ? MU_RDZV_PLACE_GATHERING
+                                                                        : (uint32_t)m->room.state;
     if (m->room.state == MU_ROOM_SPARE) {
         mu_list_push(&run->spares, &m->spare);
     } else {

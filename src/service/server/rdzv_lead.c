@@ -182,6 +182,12 @@ int mu_rdzv_lead_in(struct mu_rdzv_member *m, const struct mu_rdzv_join *join)
     (void)snprintf(m->peer->name, sizeof(m->peer->name), "%s", m->room.name);
     m->peer->old = (join->flags & MU_RDZV_JOIN_HEIR) == 0;
     mu_rdzv_lead_view(&m->peer->view, &join->view);
+    if (join->view.count > 0 && join->view.may[0].term > 0 &&
+        join->view.may[0].rank != MU_SUCCESSION_NO_RANK) {
+        /* The first of those that may be the last round is one that it ran in. */
+        m->room.before = (struct mu_room_before){
+            .known = true, .round = join->view.may[0].round, .rank = join->view.may[0].rank};
+    }
     return 0;
 }
 
@@ -293,10 +299,20 @@ static void make_line(struct mu_rdzv_lead *lead, const struct mu_rdzv_run *run, 
     }
 }
 
+/* Which nodes are excluded, or on the way there; of too many, those that are. */
+static void put_excluded(struct mu_buf *out, const struct mu_rdzv_lead *lead,
+                         const struct mu_room *room)
+{
+    if (mu_exclusions_encode(&room->exclusions, mono(lead), true, out) != 0) {
+        mu_buf_reset(out);
+        (void)mu_exclusions_encode(&room->exclusions, mono(lead), false, out);
+    }
+}
+
 static void make_legacy(struct mu_rdzv_lead *lead, const struct mu_rdzv_run *run)
 {
     const struct mu_room *room = &run->room;
-    const struct mu_rdzv_legacy legacy = {
+    struct mu_rdzv_legacy legacy = {
         .term = lead->machine->host_term,
         .round = room->round,
         .version = ++lead->version,
@@ -313,10 +329,24 @@ static void make_legacy(struct mu_rdzv_lead *lead, const struct mu_rdzv_run *run
         .losses_ms = room->config.losses.window_ms,
         .last_call_ms = room->config.last_call_ms,
         .upscale_delay_ms = room->config.upscale_delay_ms,
+        .exclude_after = room->config.exclude.after,
+        .exclude_within_ms = room->config.exclude.within_ms,
+        .exclude_for_ms = room->config.exclude.for_ms,
     };
+    const struct mu_room_member *self = mu_room_find(room, mu_span_str(lead->machine->config.name));
+    struct mu_buf excluded;
 
+    if (self != NULL && self->has_rank) {
+        legacy.host = mu_span_str(self->name);
+        legacy.topology = mu_span_str(self->topology);
+        legacy.rank = self->rank;
+    }
+    mu_buf_init(&excluded, MU_RDZV_LEGACY_EXCLUDED_MAX);
+    put_excluded(&excluded, lead, room);
+    legacy.excluded = mu_buf_span(&excluded);
     mu_buf_reset(&lead->legacy);
     (void)mu_rdzv_legacy_encode(&lead->legacy, &legacy);
+    mu_buf_fini(&excluded);
 }
 
 void mu_rdzv_lead_formed(struct mu_rdzv_run *run, uint64_t round, uint32_t world)
@@ -354,13 +384,12 @@ void mu_rdzv_lead_ended(struct mu_rdzv_run *run)
     }
 }
 
-/* Those without a rank are told the line, too: they follow whoever hosts then. */
 static void tell_line(const struct mu_rdzv_run *run, enum mu_room_member_state state)
 {
     MU_LIST_FOREACH (it, &run->room.in[state].members) {
         struct mu_rdzv_member *m = mu_rdzv_member_of(it);
 
-        if (!m->peer->old) {
+        if (!m->peer->old && m->entered == 0) {
             m->entered = (uint32_t)state;
             mu_rdzv_member_push(m);
         }
@@ -378,8 +407,21 @@ void mu_rdzv_lead_commit(struct mu_rdzv_lead *lead, uint64_t round)
     MU_LIST_FOREACH (it, &run->room.in[MU_ROOM_RUNNING].members) {
         mu_rdzv_member_push(mu_rdzv_member_of(it));
     }
+    /* Those without a rank are told the line, too: they follow whoever hosts then. */
     tell_line(run, MU_ROOM_WAITING);
     tell_line(run, MU_ROOM_SPARE);
+}
+
+void mu_rdzv_lead_changed(struct mu_rdzv_run *run)
+{
+    struct mu_rdzv_lead *lead = run->lead;
+
+    if (lead != NULL && lead->hosting && !lead->held && lead->line.len != 0) {
+        make_legacy(lead, run);
+        tell_line(run, MU_ROOM_RUNNING);
+        tell_line(run, MU_ROOM_WAITING);
+        tell_line(run, MU_ROOM_SPARE);
+    }
 }
 
 /* --- who hosts -------------------------------------------------------------------------------- */

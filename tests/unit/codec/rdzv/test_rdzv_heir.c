@@ -24,6 +24,12 @@ static const struct mu_rdzv_legacy a_legacy = {
     .losses_ms = 3600000,
     .last_call_ms = 1000,
     .upscale_delay_ms = UINT64_MAX,
+    .exclude_after = 3,
+    .exclude_within_ms = 600000,
+    .exclude_for_ms = 1800000,
+    .host = {(const uint8_t *)"node1", 5},
+    .topology = {(const uint8_t *)"zone/rack", 9},
+    .rank = 2,
     .excluded = {(const uint8_t *)"bad", 3},
 };
 
@@ -64,6 +70,12 @@ static void test_rdzv_heir_legacy_round_trips(void **state)
     assert_int_equal(out.members, 5);
     assert_int_equal(out.members_max, 9);
     assert_true(out.upscale_delay_ms == UINT64_MAX);
+    assert_int_equal(out.exclude_after, 3);
+    assert_int_equal(out.exclude_within_ms, 600000);
+    assert_int_equal(out.exclude_for_ms, 1800000);
+    assert_true(mu_span_eq(out.host, a_legacy.host));
+    assert_true(mu_span_eq(out.topology, a_legacy.topology));
+    assert_int_equal(out.rank, 2);
     assert_true(mu_span_eq(out.excluded, a_legacy.excluded));
     for (size_t n = 0; n < b.len; n++) {
         assert_int_equal(mu_rdzv_legacy_decode(mu_span(mu_buf_span(&b).data, n), &out),
@@ -75,7 +87,17 @@ static void test_rdzv_heir_legacy_round_trips(void **state)
     assert_int_equal(mu_rdzv_legacy_decode(mu_buf_span(&b), &out), MUSTER_EPROTO);
     mu_buf_fini(&b);
     bad = a_legacy;
-    bad.excluded = mu_span(long_list, sizeof(long_list));
+    bad.exclude_after = MU_RDZV_FAILURES_MAX + 1;
+    b = encode_legacy(&bad, 0);
+    assert_int_equal(mu_rdzv_legacy_decode(mu_buf_span(&b), &out), MUSTER_EPROTO);
+    mu_buf_fini(&b);
+    bad = a_legacy;
+    bad.excluded = mu_span(long_list, MU_RDZV_LEGACY_EXCLUDED_MAX);
+    b = encode_legacy(&bad, 0);
+    assert_true(b.len <= MU_RDZV_LEGACY_MAX);
+    assert_int_equal(mu_rdzv_legacy_decode(mu_buf_span(&b), &out), 0);
+    mu_buf_fini(&b);
+    bad.excluded.len++;
     b = encode_legacy(&bad, MUSTER_ELIMIT);
     mu_buf_fini(&b);
 }
