@@ -116,7 +116,7 @@ static const struct cli_option options[] = {
     {"max-losses", "N/TIME", "how many nodes may be lost in a time (100/1h)", CLI_TEXT,
      &parsed.max_losses, 0, .whole = true},
     {"succession", "majority, any, off",
-     "muster: when another node hosts the rendezvous if its host is lost (off)", CLI_TEXT,
+     "muster: when another node hosts the rendezvous if its host is lost (majority)", CLI_TEXT,
      &parsed.succession, 0, .whole = true, .of = successions},
     {"signal-map", "USR1=TERM,...", "pass a signal on as another one", CLI_TEXT, &parsed.signal_map,
      0, .whole = true},

@@ -301,9 +301,8 @@ static int add_own_config(struct run_options *o, bool is_native)
                        "rendezvous; with \"%s\" none does, or another kind of server",
                        o->rdzv.backend);
     }
-    if (err == 0 && is_native && o->succession != NULL && o->rdzv.nodes_max > 1 &&
-        !config_has(o->rdzv_conf, "succession")) {
-        err = add_config_text(o, "succession", o->succession);
+    if (err == 0 && is_native && o->rdzv.nodes_max > 1 && !config_has(o->rdzv_conf, "succession")) {
+        err = add_config_text(o, "succession", o->succession != NULL ? o->succession : "majority");
     }
     if (err == 0 && o->has_detect) {
         err = add_config(o, "dead", o->detect);

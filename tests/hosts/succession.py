@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """The host of the rendezvous is lost, again and again, and the job goes on: another node hosts it.
-Four hosts, real addresses, a token; the workers fail when they lose a neighbour.
+Four hosts, real addresses, a token, default options; the workers fail when they lose a neighbour.
 
     succession.py [MUSTER] [--only=TEXT] [--kills=N]
 
@@ -45,8 +45,6 @@ class TorchJob(Job):
 
 
 def start_job(rig, nnodes="2:4", *options, members=None, worker="ring_worker.py", endpoints=1):
-    if "--succession" not in options:
-        options += ("--succession", "majority")
     return Job(checks, rig, members or rig.hosts, Endpoints(rig.hosts[:endpoints]), nnodes,
                make_token(rig), options, worker)
 
@@ -207,8 +205,8 @@ def test_pytorch():
         checks.note("PyTorch is not here: left out")
         return
     with Rig(3) as rig:
-        job = TorchJob(checks, rig, rig.hosts, rig.hosts[0], "1:3", make_token(rig),
-                       ("--succession", "majority"), "all_reduce_worker.py")
+        job = TorchJob(checks, rig, rig.hosts, rig.hosts[0], "1:3", make_token(rig), (),
+                       "all_reduce_worker.py")
         if not job.await_world(3, "PyTorch: the job begins"):
             return
         took, good = lose_hosts(job, "kill -9", 2)

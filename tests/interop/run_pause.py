@@ -136,11 +136,12 @@ def one_agent(checks, muster, seconds, hosts):
 
 
 def at_the_end(checks, muster, seconds):
-    """The host is stopped while its worker still runs, and all others wait for that."""
+    """The host is stopped while its worker still runs, and all others wait for that. Where another
+    node could host, its worker would end, as that of any node that is stopped for so long."""
     what = "the hosting agent stopped for %g s at the end" % seconds
     with Scratch() as directory:
         port = free_port()
-        job = Job(muster, directory, port)
+        job = Job(muster, directory, port, "--succession=off")
         job.wait(1, what)
         stays = next(a for a in job.agents if listens(a.process.pid, port))
         hold = job.stop_file + "." + re.search(r"rank (\d+) world %d" % NODES, stays.text()).group(1)

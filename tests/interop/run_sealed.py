@@ -199,8 +199,9 @@ def look_around(checks, nodes, agents, token):
                 masters.update(re.findall(rb"\0(MASTER_ADDR=[^\0]*)", found))
     checks.equal(masters, {b"MASTER_ADDR=127.0.0.1"}, "workers go to their own loopback")
     open_here, open_there = (listeners(agent) for agent in agents)
-    checks.ok(ENDPOINT in open_here and len(open_here + open_there) == 2,
-              "the endpoint and the workers' store are open to other nodes, and nothing else",
+    checks.ok(ENDPOINT in open_here and len(open_here + open_there) == 3,
+              "the endpoint, the place where the second node could host the rendezvous and the "
+              "workers' store are open to other nodes, and nothing else",
               (open_here, open_there))
     for node, stranger, ports in ((0, 1, open_here), (1, 0, open_there)):
         for port in ports:
