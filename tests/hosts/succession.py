@@ -2,7 +2,7 @@
 """The host of the rendezvous is lost, again and again, and the job goes on: another node hosts it.
 Four hosts, real addresses, a token, default options; the workers fail when they lose a neighbour.
 
-    succession.py [MUSTER] [--only=TEXT] [--kills=N]
+    succession.py [MUSTER] [--only=TEXT] [--kills=N] [--torch-kills=N]
 
 It prints how long it took from the loss to the first step of the next world, beside the loss of
 another node. In no case two worlds train at once.
@@ -20,6 +20,7 @@ from rig import Checks, Rig, muster_path, option, wait_until
 checks = Checks()
 MUSTER = muster_path()
 KILLS = int(option("kills", "3"))
+TORCH_KILLS = int(option("torch-kills", "1"))
 HOSTS = re.compile(r"muster: (\S+) (?:is back, and )?hosts the rendezvous|muster: (hosting) at ")
 
 
@@ -200,20 +201,26 @@ def test_host_leaves():
 
 
 def test_pytorch():
-    """The workers are PyTorch's, with gloo: whoever hosts is killed, twice."""
+    """The workers are PyTorch's, with gloo: whoever hosts is killed. They start from standbys, or
+    the import of PyTorch would be most of what is measured; with --torch-kills, without as well."""
     if importlib.util.find_spec("torch") is None:
         checks.note("PyTorch is not here: left out")
         return
-    with Rig(3) as rig:
-        job = TorchJob(checks, rig, rig.hosts, rig.hosts[0], "1:3", make_token(rig), (),
-                       "all_reduce_worker.py")
-        if not job.await_world(3, "PyTorch: the job begins"):
-            return
-        took, good = lose_hosts(job, "kill -9", 2)
-        say("the host, kill -9, PyTorch", took)
-        check_worlds(job, "PyTorch")
-        if good:
-            job.finish("PyTorch")
+    for options in (("--warm=torch",), ())[:1 if TORCH_KILLS == 1 else 2]:
+        with Rig(4) as rig:
+            job = TorchJob(checks, rig, rig.hosts, rig.hosts[0], "2:4", make_token(rig),
+                           ("--max-losses", "100000/1h") + options, "all_reduce_worker.py")
+            title = "PyTorch" + "".join(" " + word for word in options)
+            if not job.await_world(4, title + ": the job begins"):
+                continue
+            if options:
+                for agent in job.agents:
+                    agent.says("standbys wait")
+            took, good = lose_hosts(job, "kill -9", TORCH_KILLS)
+            say("the host, kill -9, " + title, took)
+            check_worlds(job, title)
+            if good:
+                job.finish(title)
 
 
 def test_three_endpoints():
