@@ -38,7 +38,9 @@ static bool may_wait(const struct rdzv_node *n)
 {
     const struct mu_rdzv_muster *h = handler_of(n);
 
-    return h != NULL && h->member.call == MU_MEMBER_CALL_SPARE;
+    /* One whose connection is broken, from when there were faults, may give up. */
+    return h != NULL && h->member.call == MU_MEMBER_CALL_SPARE &&
+           h->client == MU_RDZV_CLIENT_LIVE && mu_rpc_client_linked(&h->rpc);
 }
 
 /* There is no server to start. */
