@@ -12,6 +12,7 @@ void mu_rdzv_electorate_put(struct mu_buf *out, const struct mu_rdzv_electorate 
     mu_buf_put_u64(out, e->round);
     mu_buf_put_u32(out, e->world);
     mu_buf_put_u32(out, e->rank);
+    mu_buf_put_u64(out, e->incarnation);
 }
 
 static bool read_electorate(struct mu_reader *r, struct mu_rdzv_electorate *ret)
@@ -20,6 +21,7 @@ static bool read_electorate(struct mu_reader *r, struct mu_rdzv_electorate *ret)
     ret->round = mu_read_u64(r);
     ret->world = mu_read_u32(r);
     ret->rank = mu_read_u32(r);
+    ret->incarnation = mu_read_u64(r);
     return !r->failed && ret->world != 0 && (ret->rank < ret->world || ret->rank == UINT32_MAX);
 }
 

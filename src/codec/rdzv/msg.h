@@ -57,13 +57,14 @@ enum {
 
 /* The nodes of a round, which vote by their rank. docs/succession.md. */
 #define MU_RDZV_ELECTORATES_MAX  8
-#define MU_RDZV_ELECTORATE_BYTES (2 * 8 + 2 * 4)
+#define MU_RDZV_ELECTORATE_BYTES (3 * 8 + 2 * 4)
 #define MU_RDZV_STEP_MAX         3 /* the last one of enum mu_succession_step */
 struct mu_rdzv_electorate {
     uint64_t term;
     uint64_t round;
     uint32_t world; /* at least 1 */
     uint32_t rank;  /* of whose view this is, or who is told; UINT32_MAX: it has no vote */
+    uint64_t incarnation;
 };
 
 /* What a node was told last: as struct mu_succession_view. */

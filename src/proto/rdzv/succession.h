@@ -146,6 +146,8 @@ struct mu_electorate {
     uint64_t round;
     uint32_t world; /* how many vote; at least 1 */
     uint32_t rank;  /* of the node whose view this is; MU_SUCCESSION_NO_RANK: it has no vote */
+    uint64_t
+        incarnation; /* of the run: another has rounds with the same numbers. 0: electorate 0 */
 };
 
 enum mu_succession_step {
@@ -321,6 +323,7 @@ struct mu_succession {
     /* The host. */
     struct mu_electorate bases[MU_SUCCESSION_CONFIGS]; /* rank: not used */
     uint32_t base_count;
+    uint64_t incarnation;                 /* of the next round */
     uint64_t first_round;                 /* the first number that is not known to be used */
     struct mu_succession_legacy heritage; /* HOST: its bytes are lent until the next input */
     struct mu_list peers;
@@ -410,6 +413,8 @@ void mu_succession_peer_in(struct mu_succession *m, mu_mono_t now, struct mu_suc
  * is being prepared with it is given up. */
 void mu_succession_peer_out(struct mu_succession *m, mu_mono_t now, struct mu_succession_peer *peer,
                             bool good);
+/** Sets the incarnation that rounds belong to, from the next one on. */
+void mu_succession_set_incarnation(struct mu_succession *m, uint64_t incarnation);
 /** The room has formed a round: mu_succession_seat() for each of its `world` members, then
  * mu_succession_go(). A round that was being prepared is given up. MUSTER_EINVAL: the number was
  * used; MUSTER_ELIMIT: too many bases; MUSTER_ECLOSED: we do not host; with a message. */

@@ -289,6 +289,11 @@ static void look(struct mu_succession *m)
     commit(m);
 }
 
+void mu_succession_set_incarnation(struct mu_succession *m, uint64_t incarnation)
+{
+    m->incarnation = incarnation;
+}
+
 int mu_succession_begin(struct mu_succession *m, uint64_t round, uint32_t world,
                         struct mu_errmsg *reterr_msg)
 {
@@ -306,7 +311,8 @@ int mu_succession_begin(struct mu_succession *m, uint64_t round, uint32_t world,
     }
     mu_succession_abort(m);
     m->first_round = round + 1;
-    m->preparing = (struct mu_electorate){.term = m->host_term, .round = round, .world = world};
+    m->preparing = (struct mu_electorate){
+        .term = m->host_term, .round = round, .world = world, .incarnation = m->incarnation};
     return 0;
 }
 

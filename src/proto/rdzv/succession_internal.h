@@ -21,10 +21,12 @@ static inline struct mu_succession_peer *mu_succession_peer_of(const struct mu_l
     return MU_CONTAINER_OF(link, struct mu_succession_peer, link);
 }
 
-/* One of another size is of another life of the run: an endpoint that was started anew began it. */
+/* An endpoint that was started anew may begin another incarnation of the run, whose rounds have the
+ * same numbers; they have nothing in common with the others. */
 static inline bool mu_electorate_same(const struct mu_electorate *a, const struct mu_electorate *b)
 {
-    return a->term == b->term && a->round == b->round && a->world == b->world;
+    return a->term == b->term && a->round == b->round && a->world == b->world &&
+           a->incarnation == b->incarnation;
 }
 
 /* Whether it goes on without a majority. */

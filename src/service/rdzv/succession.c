@@ -580,7 +580,8 @@ static void be_prepared(struct mu_rdzv_succession *s, const struct mu_rdzv_notic
         .round = {.term = notice->term,
                   .round = notice->round,
                   .world = notice->world,
-                  .rank = notice->rank},
+                  .rank = notice->rank,
+                  .incarnation = notice->incarnation},
         .base_count = notice->base_count,
     };
 
@@ -588,7 +589,8 @@ static void be_prepared(struct mu_rdzv_succession *s, const struct mu_rdzv_notic
         prepare.bases[i] = (struct mu_electorate){.term = notice->bases[i].term,
                                                   .round = notice->bases[i].round,
                                                   .world = notice->bases[i].world,
-                                                  .rank = MU_SUCCESSION_NO_RANK};
+                                                  .rank = MU_SUCCESSION_NO_RANK,
+                                                  .incarnation = notice->bases[i].incarnation};
     }
     take_line(s, notice);
     take_legacy(s, notice->legacy);

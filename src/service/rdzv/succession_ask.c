@@ -15,8 +15,11 @@ static mu_mono_t mono(const struct mu_rdzv_caller *c)
 
 static void copy_electorate(struct mu_rdzv_electorate *to, const struct mu_electorate *from)
 {
-    *to = (struct mu_rdzv_electorate){
-        .term = from->term, .round = from->round, .world = from->world, .rank = from->rank};
+    *to = (struct mu_rdzv_electorate){.term = from->term,
+                                      .round = from->round,
+                                      .world = from->world,
+                                      .rank = from->rank,
+                                      .incarnation = from->incarnation};
 }
 
 void mu_rdzv_view_of(struct mu_rdzv_view *to, const struct mu_succession_view *from)

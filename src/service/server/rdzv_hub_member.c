@@ -103,8 +103,11 @@ static int send_ended(struct mu_rdzv_member *m)
 
 static void copy_electorate(struct mu_rdzv_electorate *to, const struct mu_electorate *from)
 {
-    *to = (struct mu_rdzv_electorate){
-        .term = from->term, .round = from->round, .world = from->world, .rank = UINT32_MAX};
+    *to = (struct mu_rdzv_electorate){.term = from->term,
+                                      .round = from->round,
+                                      .world = from->world,
+                                      .rank = UINT32_MAX,
+                                      .incarnation = from->incarnation};
 }
 
 static int send_prepare(struct mu_rdzv_member *m)

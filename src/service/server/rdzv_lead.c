@@ -148,8 +148,11 @@ void mu_rdzv_lead_park(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, 
 
 static void copy_electorate(struct mu_electorate *to, const struct mu_rdzv_electorate *from)
 {
-    *to = (struct mu_electorate){
-        .term = from->term, .round = from->round, .world = from->world, .rank = from->rank};
+    *to = (struct mu_electorate){.term = from->term,
+                                 .round = from->round,
+                                 .world = from->world,
+                                 .rank = from->rank,
+                                 .incarnation = from->incarnation};
 }
 
 void mu_rdzv_lead_view(struct mu_succession_view *to, const struct mu_rdzv_view *from)
@@ -361,6 +364,7 @@ void mu_rdzv_lead_formed(struct mu_rdzv_run *run, uint64_t round, uint32_t world
     lead->round = round;
     make_line(lead, run, world);
     make_legacy(lead, run);
+    mu_succession_set_incarnation(lead->machine, run->room.incarnation);
     if (mu_succession_begin(lead->machine, round + MU_RDZV_LEAD_FIRST, world, &why) != 0) {
         /* Not our round to give any more: the members are about to be sent away. */
         mu_log(MUSTER_LOG_WARN, "RDZV-ROUND-HELD", "run=\"%.100s\" why=\"%s\"", run->id, why.text);
