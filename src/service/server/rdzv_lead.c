@@ -470,19 +470,32 @@ int mu_rdzv_lead_host(struct mu_rdzv_lead *lead, const struct mu_rdzv_heritage *
     return 0;
 }
 
-/* All members are sent away, and the run is given up. */
+static struct mu_room_member *first_member(const struct mu_room *room)
+{
+    for (size_t i = 0; i < MU_ROOM_STATES_IN; i++) {
+        const struct mu_list *members = &room->in[mu_room_states_in[i]].members;
+
+        if (!mu_list_empty(members)) {
+            return MU_CONTAINER_OF(members->next, struct mu_room_member, link);
+        }
+    }
+    return NULL;
+}
+
+/* All members are sent away, and the run is given up. Each that goes may end a round for the others,
+ * or begin one. */
 static void dissolve(struct mu_rdzv_lead *lead, struct mu_rdzv_run *run)
 {
-    mu_mono_t now = mono(lead);
+    struct mu_room_member *member;
+    struct mu_room_notice notice;
 
-    for (size_t i = 0; i < MU_ROOM_STATES_IN && !run->over; i++) {
-        while (!mu_list_empty(&run->room.in[mu_room_states_in[i]].members)) {
-            struct mu_rdzv_member *m =
-                mu_rdzv_member_of(run->room.in[mu_room_states_in[i]].members.next);
-
-            mu_room_lost(&run->room, now, &m->room);
-            mu_rdzv_member_move(m, lead->moved_term != 0);
-        }
+    while (!run->over && (member = first_member(&run->room)) != NULL) {
+        mu_room_leave(&run->room, mono(lead), member);
+        mu_rdzv_member_move(member->owner, lead->moved_term != 0);
+    }
+    /* The run may have ended over it, for all who were left. */
+    while (!run->over && mu_room_next_notice(&run->room, &member, &notice)) {
+        mu_rdzv_member_move(member->owner, lead->moved_term != 0);
     }
     mu_rdzv_run_drop(run);
 }
