@@ -71,6 +71,7 @@ int cmd_peer(int argc, char **argv);
 int cmd_rpc(int argc, char **argv);
 int cmd_state(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
+int cmd_stacks(int argc, char **argv);
 int cmd_top(int argc, char **argv);
 
 #endif

@@ -21,6 +21,7 @@ static const struct {
     {"state", cmd_state, "share, pull and list the states of a model"},
     {"keygen", cmd_keygen, "make the job's credential: a token or certificates"},
     {"top", cmd_top, "show the status of a server, an agent or a download in a terminal"},
+    {"stacks", cmd_stacks, "show what processes are doing, down to the line of Python"},
     {"doctor", cmd_doctor, "check this machine, other hosts or an etcd cluster"},
     {"bench", cmd_bench, "measure a store, a rendezvous or etcd"},
 };

@@ -3,7 +3,7 @@
  * on libuv, sim/ on virtual time; services see only this. Its verbs, in groups:
  *
  *     time and chance    now, timer_arm, entropy
- *     the process        memory, self, paths
+ *     the process        memory, self, paths; others: peek
  *     connections        dial, dial_plain, listen, unlisten, sendv, resume, finish, close;
  *                        about one: peer, trust, why
  *     work that blocks   work
@@ -32,6 +32,7 @@
 #include "core/http.h"
 #include "core/list.h"
 #include "core/paths.h"
+#include "core/peek.h"
 #include "core/span.h"
 #include "core/time.h"
 
@@ -146,6 +147,8 @@ struct mu_env_ops {
     void (*self)(struct mu_env *env, struct mu_self *ret_self);
     /** The file system; valid for ever. NULL, or returning NULL: there is no file system. */
     const struct mu_paths *(*paths)(struct mu_env *env);
+    /** Other processes; valid for ever. NULL, or returning NULL: none can be seen. */
+    const struct mu_peek *(*peek)(struct mu_env *env);
     /** Arms, re-arms, or with MU_MONO_NEVER disarms. Cannot fail. */
     void (*timer_arm)(struct mu_env *env, struct mu_timer *timer, mu_mono_t at);
     /** Connects; `open` or `closed` follows. MUSTER_EINVAL for an address it cannot take. */
@@ -284,6 +287,12 @@ static inline void mu_env_self(struct mu_env *env, struct mu_self *ret_self)
 static inline const struct mu_paths *mu_env_paths(struct mu_env *env)
 {
     return env->ops->paths == NULL ? NULL : env->ops->paths(env);
+}
+
+/** NULL: no other process can be seen. */
+static inline const struct mu_peek *mu_env_peek(struct mu_env *env)
+{
+    return env->ops->peek == NULL ? NULL : env->ops->peek(env);
 }
 
 static inline void mu_env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)

@@ -11,6 +11,7 @@
 #include "transport/child_internal.h"
 #include "transport/memory_limit.h"
 #include "transport/paths.h"
+#include "transport/proc_peek.h"
 #include "transport/uv_internal.h"
 
 /* Moves everything from `from` to `to`, which is not yet a list. */
@@ -193,6 +194,12 @@ static const struct mu_paths *env_paths(struct mu_env *env)
     return &mu_paths_real;
 }
 
+static const struct mu_peek *env_peek(struct mu_env *env)
+{
+    (void)env;
+    return &mu_peek_real;
+}
+
 static void env_entropy(struct mu_env *env, void *buf, size_t len)
 {
     (void)env;
@@ -280,6 +287,7 @@ static const struct mu_env_ops ops = {
     .memory = env_memory,
     .self = env_self,
     .paths = env_paths,
+    .peek = env_peek,
     .timer_arm = env_timer_arm,
     .dial = mu_uv_dial,
     .listen = mu_uv_listen,

@@ -266,6 +266,7 @@ def examples(w):
         "rpc bench": ["--to", w.rpc, "--duration", "50ms"],
         "state pull": ["-q", "-o", w.file("out"), w.donor], "state ls": [w.donor],
         "keygen token": [], "keygen tls": ["--host", "a", w.file("tls")], "keygen page": [w.token],
+        "stacks": ["--pid", str(os.getpid())],
         "top": [w.page, "--once"], "doctor": None,  # says what is bad with this machine, too
         "bench store": kv + ["--duration", "50ms"], "bench rdzv": ["--nodes", "2"],
         "bench etcd": None,  # needs etcd: bench/bench_etcd
@@ -346,6 +347,7 @@ def test_exit_codes():
             (CONNECT, "top", [w.nobody, "--once"]), (CONNECT, "bench store", ["--store", "tcp://" +
                                                                               w.nobody]),
             (CONNECT, "doctor", ["etcd", "etcd://" + w.nobody] + away),
+            (1, "stacks", ["--pid", "2147483647"]), (USAGE, "stacks", []),
             (1, "keygen token", [w.token]), (1, "keygen page", [w.file("none")]),
             (1, "run", ["--no-python", "/bin/false"]), (0, "run", ["--no-python", "/bin/true"]),
             (USAGE, "p2pd", ["-no-such-flag"]), (0, "p2pd", ["-help"]), (0, "doctor", ["--help"]),

@@ -20,8 +20,8 @@ COMMON = {
     "layers and rooms, which ARCHITECTURE.md lists":
         "api base bin cli codec core crypto proto src text transport",
     "names of other projects, protocols and formats":
-        "aead autonat base58 base64 c10d cgroup cidr curl dht etcd etcd2 hm http ip json jv kad lmdb mp msgpack "
-        "mss mtu multiaddr muster noise numa p2pd pb pickle psk rpc safetensors sha256 std tcp tls torch utf8 uv "
+        "aead autonat base58 base64 c10d cgroup cidr curl dht elf etcd etcd2 gil hm http ip json jv kad lmdb mp msgpack "
+        "mss mtu multiaddr muster noise numa p2pd pb pickle psk python rpc safetensors sha256 std tcp tls torch utf8 uv "
         "uvarint v2 v3 x25519 yamux",
     "words of libp2p, hivemind, etcd, PyTorch and TLS, with their meaning there":
         "auth barrier bucket candidate circuit compare compression contact device dict dtype envelope "
@@ -31,23 +31,23 @@ COMMON = {
         "addr alloc arg assert buf builder cache cert class client clock cmd code config conn connect "
         "connection console context cpus cursor decode deps dial dirent disk download encode encoder endpoint "
         "entry err errmsg exec executor families field file flag frame future get guess hash head header heap "
-        "help history hook id idle info internal item key keygen kind kv len library link list listen listener log lookup loop main "
+        "help history hook id idle info internal item key keygen kernel kind kv len library link list listen listener log lookup loop main "
         "map memory method mode msg name net number op option output owner param part path phase pipe point pool "
-        "prefix private prng proc program prompt protocol read reader record registry remote reply request response "
+        "prefix print private prng proc process program prompt protocol read reader record registry remote reply request response "
         "result retry row runtime screen search section segment set setting shape sink size slot "
         "snapshot sock source spawn spec split stat static status step storage string sync table target "
-        "task terminal time timer trace tree type update url user validate validator value var view "
-        "void walk write install piece",
+        "task terminal thread time timer trace tree type update url user validate validator value var view "
+        "void walk write writer install piece",
     "plain verbs, and what has happened by them":
         "accepted act action answer ask away bench body caller change check close commit copy defer "
         "does echo edit end ending exam expect explain fetch find finding follow found gather given go "
         "goodbye greet have hear held hosted join judge known lead leave listed load loaded loading locked "
         "look make mapped missing pending pick ping place plan probe pull put query question report "
-        "resolve running save say serve served stop transfer try use waiting want watched welcome work",
+        "resolve running save say seen serve served stop take transfer try use waiting want watched welcome work",
     "plain nouns, adjectives and adverbs":
         "account assembler bit blob block budget chain child collect dialect element event extra fact "
         "failure family filter group half handler in later layout life limit local mark mask meter mono "
-        "near news now out outcome plain policy printable reason ref root router routing rule scope self "
+        "near news now out outcome plain policy printable reason raw ref root router routing rule scope self "
         "side stage term to token top two wall which word",
 }
 # Words that once needed an explanation, and the word in their place.
