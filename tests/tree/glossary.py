@@ -24,18 +24,18 @@ COMMON = {
         "mss mtu multiaddr muster noise numa p2pd pb pickle psk python rpc safetensors sha256 std tcp tls torch utf8 uv "
         "uvarint v2 v3 x25519 yamux",
     "words of libp2p, hivemind, etcd, PyTorch and TLS, with their meaning there":
-        "auth barrier bucket candidate circuit compare compression contact device dict dtype envelope "
+        "auth barrier bucket candidate circuit compare compression contact device dict dtype dump envelope "
         "fork hello hop identify identity neighbour relay reservation role tensor trainer txn unary "
         "voucher",
     "what every program has":
         "addr alloc arg assert buf builder cache cert class client clock cmd code config conn connect "
-        "connection console context cpus cursor decode deps dial dirent disk download encode encoder endpoint "
+        "connection console context cpus cursor decode deps decoder dial dirent disk download encode encoder endpoint "
         "entry err errmsg exec executor families field file flag frame future get guess hash head header heap "
         "help history hook id idle info internal item key keygen kernel kind kv len library link list listen listener log lookup loop main "
         "map memory method mode msg name net number op option output owner param part path phase pipe point pool "
         "prefix print private prng proc process program prompt protocol read reader record registry remote reply request response "
         "result retry row runtime screen search section segment set setting shape sink size slot "
-        "snapshot sock source spawn spec split stat static status step storage string sync table target "
+        "sample snapshot sock source spawn spec split stat static status step storage string sync table target "
         "task terminal thread time timer trace tree type update url user validate validator value var view "
         "void walk write writer install piece",
     "plain verbs, and what has happened by them":
@@ -46,8 +46,8 @@ COMMON = {
         "resolve running save say seen serve served stop take transfer try use waiting want watched welcome work",
     "plain nouns, adjectives and adverbs":
         "account assembler bit blob block budget chain child collect dialect element event extra fact "
-        "failure family filter group half handler in later layout life limit local mark mask meter mono "
-        "near news now out outcome plain policy printable reason raw ref root router routing rule scope self "
+        "failure family fault filter group half handler in later layout life limit local mark mask meter mono "
+        "near news note now out outcome plain policy printable reason raw ref root router routing rule scope self "
         "side stage term to token top two wall which word",
 }
 # Words that once needed an explanation, and the word in their place.

@@ -240,6 +240,21 @@ static int do_long(struct machine *m, unsigned arg)
     return push_int(m, (int64_t)bits);
 }
 
+/* Eight bytes of IEEE 754, the highest first: the only number that is not little-endian. */
+static int do_float(struct machine *m, unsigned arg)
+{
+    struct mu_span bytes = mu_read_bytes(&m->in, 8);
+    struct mu_pickle_value value = {.kind = MU_PICKLE_FLOAT};
+    uint64_t bits = 0;
+
+    (void)arg;
+    for (size_t i = 0; i < bytes.len; i++) {
+        bits = bits << 8 | bytes.data[i];
+    }
+    memcpy(&value.as.real, &bits, sizeof(bits));
+    return push_value(m, value);
+}
+
 static int push_bytes(struct machine *m, enum mu_pickle_kind kind, uint64_t len)
 {
     size_t first = m->p->in.len - m->in.rest.len;
@@ -355,8 +370,8 @@ static int do_setitem(struct machine *m, unsigned arg)
     return fill(m, MU_PICKLE_DICT, 2, false);
 }
 
-/* Moves everything above the topmost mark into the container below it. */
-static int do_fill(struct machine *m, unsigned kind)
+/* How many values are above the topmost mark. */
+static int count_to_mark(struct machine *m, size_t *ret_count)
 {
     size_t count = 0;
 
@@ -366,7 +381,42 @@ static int do_fill(struct machine *m, unsigned kind)
     if (count == m->stack.len) {
         return corrupt(m, "there is no mark on the stack");
     }
-    return fill(m, (enum mu_pickle_kind)kind, count, true);
+    *ret_count = count;
+    return 0;
+}
+
+/* Moves everything above the topmost mark into the container below it. */
+static int do_fill(struct machine *m, unsigned kind)
+{
+    size_t count = 0;
+    int err = count_to_mark(m, &count);
+
+    return err != 0 ? err : fill(m, (enum mu_pickle_kind)kind, count, true);
+}
+
+/* Makes a tuple of everything above the topmost mark, in place of the mark. */
+static int do_long_tuple(struct machine *m, unsigned arg)
+{
+    struct mu_pickle_value tuple = {.kind = MU_PICKLE_TUPLE};
+    struct mu_pickle_numbers *items = &m->p->items;
+    size_t count = 0;
+    int err = count_to_mark(m, &count);
+
+    (void)arg;
+    if (err == 0) {
+        err = make_numbers(m, items, count);
+    }
+    if (err != 0) {
+        return err;
+    }
+    tuple.count = (uint32_t)count;
+    tuple.as.held.first = (uint32_t)items->len;
+    m->stack.len -= count;
+    for (size_t i = 0; i < count; i++) {
+        items->data[items->len++] = m->stack.data[m->stack.len + i];
+    }
+    m->stack.len--;
+    return push_value(m, tuple);
 }
 
 static int push_class(struct machine *m, struct mu_span module, struct mu_span name)
@@ -385,7 +435,7 @@ static int push_class(struct machine *m, struct mu_span module, struct mu_span n
     (void)mu_span_quote(quoted_name, sizeof(quoted_name), name);
     /* The two quoted texts become one: the closing quote of the first and the opening of the
      * second are left out. */
-    return mu_err(m->msg, MUSTER_ECORRUPT, "class %.*s.%s is not part of a rendezvous state",
+    return mu_err(m->msg, MUSTER_ECORRUPT, "class %.*s.%s is not one that is read here",
                   (int)strlen(quoted_module) - 1, quoted_module, quoted_name + 1);
 }
 
@@ -555,6 +605,7 @@ static const struct {
     [')'] = {do_constant, CONST_EMPTY_TUPLE},
     ['.'] = {do_stop, 0},
     ['C'] = {do_bytes, 0},
+    ['G'] = {do_float, 0},
     ['J'] = {do_int, 4},
     ['K'] = {do_int, 1},
     ['M'] = {do_int, 2},
@@ -571,6 +622,7 @@ static const struct {
     ['q'] = {do_put, 1},
     ['r'] = {do_put, 4},
     ['s'] = {do_setitem, 0},
+    ['t'] = {do_long_tuple, 0},
     ['u'] = {do_fill, MU_PICKLE_DICT},
     ['}'] = {do_empty, MU_PICKLE_DICT},
     [0x80] = {do_protocol, 0},
@@ -621,7 +673,7 @@ static int run_opcode(struct machine *m)
     }
     if (opcodes[opcode].run == NULL) {
         return mu_err(m->msg, MUSTER_ECORRUPT,
-                      "at byte %zu of the pickle: opcode 0x%02x is not part of a rendezvous state",
+                      "at byte %zu of the pickle: opcode 0x%02x is not one that is read here",
                       m->at, opcode);
     }
     err = opcodes[opcode].run(m, opcodes[opcode].arg);

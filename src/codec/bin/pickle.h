@@ -1,8 +1,9 @@
 /*
  * A reader of Python pickles that hold only data. It knows the opcodes that occur in the state of a
- * rendezvous (protocols 2 to 5) and the handful of classes in it; at everything else it stops and
- * says what it found. Nothing is ever imported or called: an object is a class, the arguments it
- * would be called with and the attributes it would be given.
+ * rendezvous (protocols 2 to 5) with the handful of classes in it, and in the dump of a flight
+ * recorder (codec/stacks/flight.h), which has no classes; at everything else it stops and says what
+ * it found. Nothing is ever imported or called: an object is a class, the arguments it would be
+ * called with and the attributes it would be given.
  *
  *     struct mu_pickle p;
  *     mu_pickle_init(&p);
@@ -36,6 +37,7 @@ enum mu_pickle_kind {
     MU_PICKLE_SET,
     MU_PICKLE_CLASS,
     MU_PICKLE_OBJECT,
+    MU_PICKLE_FLOAT,
 };
 
 /* The classes that may be named. With the last two, protocols 2 and 3 write a set, and protocol 2
@@ -59,6 +61,7 @@ struct mu_pickle_value {
     uint32_t count; /* bytes; items; of an object: a number for the caller's use, 0 at first */
     union {
         int64_t integer; /* of an int or a bool */
+        double real;     /* of a float: any, also infinite or not a number */
         struct {
             uint32_t first; /* where its bytes or items begin */
             uint32_t last;  /* where its last run of items begins */

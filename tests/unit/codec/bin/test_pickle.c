@@ -128,9 +128,24 @@ static void test_pickle_reads_none_bools_texts_and_bytes(void **unused)
     end(&r);
 }
 
+static void test_pickle_reads_floats(void **unused)
+{
+    struct reading r = begin(PICKLE("G\x40\x45\x40\x00\x00\x00\x00\x00"));
+
+    (void)unused;
+    assert_int_equal(root(&r)->kind, MU_PICKLE_FLOAT);
+    assert_true(root(&r)->as.real > 42.49 && root(&r)->as.real < 42.51);
+    end(&r);
+    r = begin(PICKLE("G\x7f\xf0\x00\x00\x00\x00\x00\x00"));
+    assert_true(root(&r)->as.real > 1e308);
+    end(&r);
+    expect_refused(RAW("\x80\x04G\x40\x45\x40\x00\x00\x00\x00"), "in the middle of an opcode");
+}
+
 static void test_pickle_reads_tuples(void **unused)
 {
     struct reading r = begin(PICKLE("K\x01K\x02K\x03\x87"));
+    uint32_t inner;
 
     (void)unused;
     assert_int_equal(root(&r)->kind, MU_PICKLE_TUPLE);
@@ -145,6 +160,19 @@ static void test_pickle_reads_tuples(void **unused)
     assert_int_equal(root(&r)->kind, MU_PICKLE_TUPLE);
     assert_int_equal(root(&r)->count, 0);
     end(&r);
+    r = begin(PICKLE("(K\x00(K\x01K\x02K\x03K\x04tK\x05t"));
+    assert_int_equal(root(&r)->kind, MU_PICKLE_TUPLE);
+    assert_int_equal(root(&r)->count, 3);
+    inner = mu_pickle_item(&r.p, r.p.root, 1);
+    assert_true(mu_pickle_is(&r.p, inner, MU_PICKLE_TUPLE));
+    assert_int_equal(mu_pickle_at(&r.p, inner)->count, 4);
+    assert_int_equal(mu_pickle_at(&r.p, mu_pickle_item(&r.p, inner, 3))->as.integer, 4);
+    end(&r);
+    r = begin(PICKLE("(t"));
+    assert_int_equal(root(&r)->kind, MU_PICKLE_TUPLE);
+    assert_int_equal(root(&r)->count, 0);
+    end(&r);
+    expect_refused(PICKLE("K\x01t"), "no mark");
     expect_refused(PICKLE("K\x01\x86"), "nothing on the stack");
     expect_refused(PICKLE("K\x01(\x85"), "nothing on the stack");
 }
@@ -240,9 +268,9 @@ static void test_pickle_refuses_other_classes_by_name(void **unused)
 {
     (void)unused;
     expect_refused(PICKLE("\x8c\x02os\x8c\x06system\x93"),
-                   "class \"os.system\" is not part of a rendezvous state");
+                   "class \"os.system\" is not one that is read here");
     expect_refused(PICKLE("cposix\nsystem\n"),
-                   "class \"posix.system\" is not part of a rendezvous state");
+                   "class \"posix.system\" is not one that is read here");
     expect_refused(PICKLE("cbuiltins\neval\n"), "class \"builtins.eval\"");
     expect_refused(PICKLE("c_codecs\ndecode\n"), "class \"_codecs.decode\"");
     expect_refused(PICKLE("\x8c\x08"
@@ -336,7 +364,7 @@ static void test_pickle_reads_lines_that_are_so_long(void **unused)
         memset(bytes + 3, 'm', len);
         memcpy(bytes + 3 + len, "\nn\n.", 5);
         expect_refused(mu_span(bytes, 3 + len + 4),
-                       len == 255 ? "is not part of" : "in the middle of");
+                       len == 255 ? "is not one that" : "in the middle of");
     }
     (void)unused;
 }
@@ -357,7 +385,7 @@ static void test_pickle_checks_its_frames(void **unused)
 
 static void test_pickle_knows_no_other_opcode(void **unused)
 {
-    static const char known[] = "().CJKMNRX]abcehjqrsu}\x80\x81\x85\x86\x87\x88\x89\x8a\x8c\x8f"
+    static const char known[] = "().CGJKMNRX]abcehjqrstu}\x80\x81\x85\x86\x87\x88\x89\x8a\x8c\x8f"
                                 "\x90\x93\x94\x95";
 
     (void)unused;
@@ -366,7 +394,7 @@ static void test_pickle_knows_no_other_opcode(void **unused)
         struct reading r = begin(mu_span(bytes, sizeof(bytes)));
 
         assert_int_equal(r.err, MUSTER_ECORRUPT);
-        assert_true((strstr(r.msg.text, "is not part of a rendezvous state") != NULL) ==
+        assert_true((strstr(r.msg.text, "is not one that is read here") != NULL) ==
                     (strchr(known, opcode) == NULL));
         end(&r);
     }
@@ -379,7 +407,7 @@ static const char whole[] = "\x80\x04\x95\x02\x00\x00\x00\x00\x00\x00\x00}\x94("
                             "abc\x94N\x86R\x94X\x04\x00\x00\x00name\x8f(h\x01K\x01M\x01\x02"
                             "\x90\x88](\x89\x8a\x05\x01\x02\x03\x04\x05"
                             "eh\x02"
-                            "aj\x00\x00\x00\x00Nu.";
+                            "aj\x00\x00\x00\x00(K\x01G\x40\x45\x40\x00\x00\x00\x00\x00tu.";
 
 static void test_pickle_cut_anywhere_is_refused(void **unused)
 {
@@ -504,6 +532,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pickle_reads_integers_of_each_width),
         cmocka_unit_test(test_pickle_reads_none_bools_texts_and_bytes),
+        cmocka_unit_test(test_pickle_reads_floats),
         cmocka_unit_test(test_pickle_reads_tuples),
         cmocka_unit_test(test_pickle_fills_containers_in_batches),
         cmocka_unit_test(test_pickle_finds_the_last_value_under_a_key),

@@ -1,0 +1,178 @@
+/*
+ * The hang watchdog: notices that a run makes no progress, without a call in the script, from what
+ * an agent sees of its workers anyway. It is two decision machines. Each agent has a
+ * `mu_watchdog`, which turns samples of its workers into pulses (codec/stacks/pulse.h). One agent
+ * also has a `mu_watchdog_run`, which gets the pulses of all ranks and says whether the run hangs,
+ * and who is missing.
+ *
+ *     mu_watchdog_init(&w, &config);
+ *     mu_watchdog_start(&w, local_rank, rank);              for each worker that is started
+ *     every config.interval_ns:
+ *         mu_watchdog_sample(&w, now, &node, samples);      one for each local worker
+ *         if (mu_watchdog_wants_place(&w, i)) take its stack, for the next sample
+ *         mu_watchdog_pulse(&w, i) -> send to who decides
+ *     there, with the pulses of all ranks:
+ *         mu_watchdog_judge(&run, pulses, count, world, &verdict, missing);
+ *
+ * A worker:
+ *
+ *             start          first sample           nothing moved
+ *     ENDED --------> FRESH --------------> BUSY -----------------> WAITING
+ *       ^                                   ^  ^                     |   |
+ *       | exit, from any state              |  +---------------------+   | nothing moved for
+ *                                           |     something moved        | quiet_ns
+ *                                           |                            v
+ *                                           +------------------------- SILENT
+ *
+ *     any -- a signal stopped it --> STOPPED;   any -- a debugger holds it --> TRACED; and back
+ *
+ * A run:
+ *
+ *                     all ranks stand still for hang_ms
+ *             MOVES ------------------------------------> HANGS  (MU_WATCHDOG_HANG, once)
+ *               ^                                           |
+ *               +-------------------------------------------+
+ *                     a rank moves, or starts       (MU_WATCHDOG_RESUMED, once)
+ *
+ * What counts as a move: CPU time of the worker and its descendants (busy_permille of one core);
+ * bytes read or written; output; a change of a key in the store; a mark of progress; another stack
+ * than at the last look; bytes that move on the disk while a thread waits for it, or on the network
+ * while the worker does not wait for other ranks. So imports, compilation, checkpoints, loading of
+ * data and an evaluation on one rank move, and a rank that computes is busy however long it takes.
+ *
+ * Rules, each with a test of that name:
+ *  - no alarm while one rank moves: the others may be waiting for it;
+ *  - silences that are alike on all ranks are not a hang until hang_ms have passed;
+ *  - a rank that waits for others may burn CPU time: as long as each look shows it in the same
+ *    collective, only what it reads, writes or prints is a move;
+ *  - ranks that spin in one place stand still if all that move do so in the same place, at least
+ *    one rank is silent, and fewer are silent than spin: so GPU jobs hang, where a wait is a busy
+ *    loop. One rank that computes in one place is not enough;
+ *  - whoever waits for requests or for a person is not hung. Servers are left out of the judgement
+ *    of the others; a debugger or a prompt on one rank excuses all;
+ *  - a late sample is not counted: if the agent was paused, or the machine asleep, for longer than
+ *    two intervals, nobody's silence grows. The second of two late samples in a row counts, as two
+ *    intervals: an agent that is always late still notices;
+ *  - a rank that is not heard from, or has just been started, is no evidence: no alarm.
+ *
+ * Who is missing, in a hang: if some ranks wait for others and some do not, those that do not; if
+ * some have ended while others wait for them, those that have ended; if some are stuck after others
+ * have ended, those that are stuck; else the ranks that are not where most ranks are.
+ *
+ * A sample costs O(workers), a judgement O(ranks), and in a hang O(ranks log ranks).
+ */
+#ifndef MU_WATCHDOG_H
+#define MU_WATCHDOG_H
+
+#include "codec/stacks/pulse.h"
+#include "core/time.h"
+
+#define MU_WATCHDOG_WORKERS_MAX 4096
+
+struct mu_watchdog_config {
+    uint64_t interval_ns;   /* between samples. 1 s */
+    uint64_t quiet_ns;      /* without a move, after which a worker is SILENT. 5 s */
+    uint32_t busy_permille; /* of one core, from which on CPU time is a move. 50 */
+    uint64_t io_floor;      /* bytes a second, from which on input and output are a move. 4 KiB */
+    uint64_t net_floor;     /* the same of the node's network. 256 KiB */
+    bool marked;      /* the script marks its progress: what else it prints is not a move. false */
+    uint32_t workers; /* of this node: 1 to MU_WATCHDOG_WORKERS_MAX */
+};
+
+/* What is seen of a worker. All numbers only grow, as long as the process lives; one that shrinks
+ * counts as a move. CPU time and bytes are those of the worker and all its descendants: a data
+ * loader computes in processes of its own. */
+struct mu_watchdog_sample {
+    uint64_t cpu_ns;
+    uint64_t io_bytes;           /* read and written, by calls or from the disk */
+    uint64_t output_bytes;       /* printed */
+    uint64_t store_ops;          /* that changed a key: PyTorch's monitors ask all the time */
+    uint64_t marks;              /* of progress */
+    uint64_t step;               /* the number of the last one, if it has one */
+    uint64_t place;              /* a digest of the main thread's stack; 0: nobody looked */
+    enum mu_pulse_stance stance; /* by that stack */
+    bool on_disk;                /* a thread is in uninterruptible sleep (state D) */
+    bool stopped;                /* state T */
+    bool traced;                 /* state t, or TracerPid is not 0 */
+    bool ended;
+};
+
+/* What is seen of the node. */
+struct mu_watchdog_node {
+    uint64_t disk_bytes;
+    uint64_t net_bytes;
+};
+
+struct mu_watchdog_worker {
+    struct mu_watchdog_sample last;
+    uint32_t rank;
+    enum mu_pulse_state state;
+    enum mu_pulse_stance stance;
+    uint64_t place;
+    uint64_t still_ns;
+    uint64_t fixed_ns;
+    uint64_t unseen_ns; /* since somebody looked at its stack */
+    bool burns;         /* it used CPU time before the last sample */
+    bool sampled;
+};
+
+struct mu_watchdog {
+    struct mu_watchdog_config config;
+    struct mu_watchdog_worker *workers;
+    struct mu_watchdog_node node;
+    mu_mono_t sampled_at;
+    bool sampled;
+    bool late; /* the last sample was */
+};
+
+void mu_watchdog_defaults(struct mu_watchdog_config *config);
+/** MUSTER_EINVAL: a config without an interval or with a wrong number of workers. MUSTER_ENOMEM. */
+int mu_watchdog_init(struct mu_watchdog *w, const struct mu_watchdog_config *config);
+void mu_watchdog_fini(struct mu_watchdog *w);
+
+/** A worker was started; what was known of the last one in its place is forgotten. */
+void mu_watchdog_start(struct mu_watchdog *w, uint32_t worker, uint32_t rank);
+/** Takes config.workers samples. */
+void mu_watchdog_sample(struct mu_watchdog *w, mu_mono_t now, const struct mu_watchdog_node *node,
+                        const struct mu_watchdog_sample *samples);
+/**
+ * Whether to look at the stack of that worker before the next sample. Most are looked at every
+ * `quiet_ns`, and one that burns CPU time while it waits for others each time: without a look, that
+ * is a move. Where nobody can look, samples have no place, and this stays true.
+ */
+bool mu_watchdog_wants_place(const struct mu_watchdog *w, uint32_t worker);
+struct mu_pulse mu_watchdog_pulse(const struct mu_watchdog *w, uint32_t worker);
+
+/* --- the run ---------------------------------------------------------------------------------- */
+
+enum mu_watchdog_word {
+    MU_WATCHDOG_NOTHING = 0,
+    MU_WATCHDOG_HANG,    /* the run hangs; this is said once */
+    MU_WATCHDOG_HANGING, /* it still does */
+    MU_WATCHDOG_RESUMED, /* it moves again, after it was said to hang */
+};
+
+struct mu_watchdog_verdict {
+    enum mu_watchdog_word word;
+    uint64_t still_ms;      /* HANG, HANGING: for how long, at least, all have stood still.
+                               RESUMED: for how long they had when that was last said */
+    uint32_t missing_count; /* HANG, HANGING: 0 if all ranks are alike */
+    bool split; /* no place has more than half of the ranks: who is missing is a guess */
+};
+
+struct mu_watchdog_run {
+    uint64_t hang_ms; /* 0: never */
+    uint64_t still_ms;
+    bool hangs;
+};
+
+void mu_watchdog_run_init(struct mu_watchdog_run *run, uint64_t hang_ms);
+/**
+ * Judges by the pulses of all ranks that were heard from lately, in any order; `world` is how many
+ * ranks there should be. `missing` has room for `count` ranks and gets those that are missing, in
+ * the order of the pulses. MUSTER_ENOMEM: nothing changed.
+ */
+int mu_watchdog_judge(struct mu_watchdog_run *run, const struct mu_pulse *pulses, size_t count,
+                      uint32_t world, struct mu_watchdog_verdict *ret_verdict, uint32_t *missing);
+
+#endif
