@@ -197,8 +197,8 @@ static void host(struct mu_rdzv_succession *s, uint64_t term)
     };
     struct mu_errmsg msg = {{0}};
 
-    if (mu_rdzv_lead_host(&s->lead, &heritage, &msg) != 0) {
-        /* Without memory for it, others must. */
+    if (s->lead.hub == NULL || mu_rdzv_lead_host(&s->lead, &heritage, &msg) != 0) {
+        /* Without a server, or memory for it, others must. */
         mu_succession_left(&s->machine);
         s->started = false;
         return;
