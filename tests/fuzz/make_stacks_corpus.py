@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seeds of fuzz_stacks_report, fuzz_stacks_elf and fuzz_stacks_maps: whole ones, and some that
+"""Writes the seeds of fuzz_stacks_report, fuzz_stacks_answer, fuzz_stacks_elf and fuzz_stacks_maps: whole ones, and some that
 are cut or wrong. Those of fuzz_stacks_python are recorded (tests/interop/stacks_images.py)."""
 import struct
 from pathlib import Path
@@ -22,6 +22,11 @@ def report(threads=(), texts=(b"", b"note", b"3.11.2", b"main", b"/job/train.py"
     head = struct.pack("<BIIIIIQQII", kind, places[0], places[1], places[2], 3, 1, 4711, 2, 0, len(threads)) + more
     return (struct.pack("<BB", version, stride) + struct.pack("<I", len(head)) + head + struct.pack("<I", len(body))
             + body + struct.pack("<I", len(made)) + made + more)
+
+
+def answer(reports=(), node=b"node3", more=b"", version=1):
+    head = struct.pack("<IIIIH", len(reports), 0, 0, 16, len(node)) + node + more
+    return struct.pack("<BI", version, len(head)) + head + b"".join(struct.pack("<I", len(r)) + r for r in reports)
 
 
 def elf(symbols=((b"_PyRuntime", 0x5000, 4096), (b"Py_Version", 0x4000, 8)), kind=3, table=11, section=None,
@@ -73,6 +78,13 @@ def main():
         "stride": report([[1]], stride=12)[:1] + b"\4" + report([[1]])[2:], "deep": report([list(range(128))]),
         "deeper": report([list(range(129))]), "many": report([[1]] * 256), "more": report([[1]] * 257),
         "place": whole.replace(struct.pack("<I", 1), struct.pack("<I", 0xffffff00)),
+    })
+    write("stacks_answer", {
+        "none": answer(), "one": answer([whole]), "several": answer([whole, report(), report(kind=2)]),
+        "later": answer([whole], more=b"later"), "cut": answer([whole])[:-5], "head": answer()[:9],
+        "version": answer(version=2), "bad": answer([whole, b"bad", whole]), "name": answer(node=b"x" * 256),
+        "longest": answer(node=b"x" * 255), "deep": answer([report([list(range(128)), [1]])] * 2),
+        "empty": answer([b""]), "long": answer([report([[1]] * 256)] * 9), "length": answer() + b"\xff\xff\xff\xff",
     })
     write("stacks_elf", {
         "shared": elf(), "fixed": elf(kind=2, base=0x400000), "symtab": elf(table=2), "section": elf((), section=0x7000),

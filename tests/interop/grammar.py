@@ -344,6 +344,9 @@ def test_exit_codes():
             (ADDRESS, "peer serve", ["--listen", "/ip4/127.0.0.1/tcp/" + busy]),
             (ADDRESS, "dht serve", ["--listen", "/ip4/127.0.0.1/tcp/" + busy]),
             (STORAGE, "serve", ["--listen", HOST + ":0", "--data-dir", w.file("plain")]),
+            (1, "stacks", ["--rdzv-id", "no-such-run"]), (USAGE, "stacks", ["--pid", "x"]),
+            (USAGE, "stacks", ["--pid", "1", "--rdzv-endpoint", w.endpoint]),
+            (NO_KEY, "stacks", ["--rdzv-endpoint", w.endpoint, "--rdzv-id", "no-such-run"]),
             (CONNECT, "top", [w.nobody, "--once"]), (CONNECT, "bench store", ["--store", "tcp://" +
                                                                               w.nobody]),
             (CONNECT, "doctor", ["etcd", "etcd://" + w.nobody] + away),

@@ -73,7 +73,7 @@ WAIVED = {
         "etcd.c:SESSIONS_MAX etcd_op.c:CONFLICTS_MAX loader.c:RESTARTS_MAX relay.c:FAILURES_MAX",
     "what the program itself or its operator says":
         "MU_AGENT_SIGNAL_MAX MU_PROGRESS_WITNESSES_MAX MU_ETCD_ENDPOINTS_MAX MU_TLS_NAME_MAX "
-        "MU_RDZV_BOOTSTRAP_PREFIX_MAX MU_EXCHANGE_AGENTS_MAX node_get.c:KEYS_MAX "
+        "MU_RDZV_BOOTSTRAP_PREFIX_MAX node_get.c:KEYS_MAX "
         "node_get.c:REFRESHES_MAX node_join.c:PEERS_MAX node_store.c:ITEMS_MAX kad.c:NEAREST_MAX "
         "kad_find.c:SEARCHES_MAX relay.c:PLACES_MAX http_server.c:TOKEN_MAX",
 }

@@ -258,7 +258,8 @@ void mu_agent_settle(struct mu_agent_service *s)
         }
         return;
     }
-    if (s->freeing && mu_list_empty(&s->rounds) && !s->check.spawned && mu_agent_warm_end(s)) {
+    if (s->freeing && mu_list_empty(&s->rounds) && !s->check.spawned && s->look == NULL &&
+        mu_agent_warm_end(s)) {
         if (s->rdzv != NULL) {
             struct mu_rdzv_handler *rdzv = s->rdzv;
 

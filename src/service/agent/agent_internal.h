@@ -7,6 +7,7 @@
  *     check.c     the command that decides whether this node may join
  *     failure.c   the first failure: publishing and reading it
  *     step.c      steps of training, as workers report them
+ *     stacks.c    answers who asks what the workers are doing; stacks_ask.c asks
  *     workers.c   processes, their output and what they ask for
  *     warm.c      standbys, of which workers are made
  *     verdict.c   the verdict, for people and programs
@@ -17,6 +18,7 @@
 #ifndef MU_AGENT_SERVICE_INTERNAL_H
 #define MU_AGENT_SERVICE_INTERNAL_H
 
+#include "codec/stacks/answer.h"
 #include "service/agent/agent.h"
 #include "service/rdzv/bootstrap.h"
 
@@ -25,6 +27,38 @@
 #define MU_AGENT_LINE_MAX       64  /* the longest line of a worker on its channel */
 /* What an agent says of its workers that still ran, 4,096 at most. */
 #define MU_AGENT_RUNNING_BYTES ((size_t)1 << 20)
+
+#define MU_AGENT_STACKS_SHARED_MAX 4 /* questions that get the same answer, the last ones */
+
+/* How a round answers questions for stacks: stacks.c. */
+struct mu_agent_stacks {
+    enum mu_agent_stacks_state {
+        MU_AGENT_STACKS_OFF = 0,
+        MU_AGENT_STACKS_WAITS,
+        MU_AGENT_STACKS_COUNTS,
+        MU_AGENT_STACKS_READS,
+        MU_AGENT_STACKS_LOOKS,
+        MU_AGENT_STACKS_WRITES,
+        MU_AGENT_STACKS_DELETES,
+        MU_AGENT_STACKS_RESTS,
+    } state;
+    struct mu_store_op op;
+    bool busy;
+    struct mu_timer timer;
+    mu_mono_t woke;
+    uint64_t seen;     /* the last question that was answered */
+    uint64_t question; /* the one that is being answered */
+    bool all_threads;
+    uint64_t fresh; /* our answers that are in the store: the last, and how many before it */
+    size_t fresh_count;
+    uint64_t old; /* those that are being deleted, likewise */
+    size_t old_count;
+    struct mu_stacks_answer_writer answer;
+    struct mu_span keys[MU_AGENT_STACKS_SHARED_MAX];
+    struct mu_span values[MU_AGENT_STACKS_SHARED_MAX];
+    char names[MU_AGENT_STACKS_SHARED_MAX][48];
+    struct mu_list asks; /* struct mu_stacks_ask of ours, in this round */
+};
 
 /* One assignment and what belongs to it. It outlives its round: closing takes several turns. */
 struct mu_agent_round {
@@ -85,6 +119,8 @@ struct mu_agent_round {
     struct mu_span step_value;
     char step_name[32];
     char step_text[48];
+
+    struct mu_agent_stacks stacks;
 
     bool closing;
     bool bootstrap_ending;
@@ -158,6 +194,7 @@ struct mu_agent_service {
     uint32_t running_count;
     uint64_t generation; /* 0: no workers */
     bool spawn_failed;
+    struct mu_agent_look *look; /* at the stacks of the workers, or NULL */
 
     struct mu_agent_check {
         struct mu_child child;
@@ -252,6 +289,16 @@ void mu_agent_gateway_end(struct mu_agent_gateway *b);
 /* step.c */
 /** A worker wrote "step" and this. */
 void mu_agent_step_take(struct mu_agent_worker *w, const char *digits);
+
+/* stacks.c */
+void mu_agent_stacks_init(struct mu_agent_round *r);
+/** Answers questions from now on. The store is open; nothing happens if it has begun already. */
+void mu_agent_stacks_start(struct mu_agent_round *r);
+/** Ends it, and cancels our own questions; the round is settled when mu_agent_stacks_closed(). */
+void mu_agent_stacks_close(struct mu_agent_round *r);
+bool mu_agent_stacks_closed(const struct mu_agent_round *r);
+/** After that. */
+void mu_agent_stacks_fini(struct mu_agent_round *r);
 
 /* check.c */
 void mu_agent_check_init(struct mu_agent_service *s);

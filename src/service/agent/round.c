@@ -101,6 +101,7 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
         return NULL;
     }
     keep_names(r, a);
+    mu_agent_stacks_init(r);
     mu_list_push(&s->rounds, &r->link);
     return r;
 }
@@ -138,7 +139,8 @@ void mu_agent_round_settle(struct mu_agent_round *r)
         mu_agent_gateway_end(r->gateway); /* settles the round when it is gone */
         return;
     }
-    if (r->exchanging || r->op_busy || r->running_busy || r->step_busy || r->bootstrap != NULL) {
+    if (r->exchanging || r->op_busy || r->running_busy || r->step_busy || r->bootstrap != NULL ||
+        !mu_agent_stacks_closed(r)) {
         return;
     }
     if (r->store_open) {
@@ -152,6 +154,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
     mu_buf_fini(&r->op_text);
     mu_buf_fini(&r->op_known);
     mu_buf_fini(&r->running_text);
+    mu_agent_stacks_fini(r);
     mu_free(r->store_url);
     mu_free(r->addr_0);
     mu_free(r->names);
@@ -177,6 +180,7 @@ void mu_agent_round_close(struct mu_agent_round *r)
     if (r->step_busy) {
         mu_store_cancel(&r->step_op);
     }
+    mu_agent_stacks_close(r);
     mu_agent_round_settle(r);
 }
 
@@ -195,6 +199,7 @@ void mu_agent_round_not_ready(struct mu_agent_round *r, int status, const char *
 static void maybe_ready(struct mu_agent_round *r)
 {
     if (r->has_ranks && r->has_master && !r->closing && r->s->round == r) {
+        mu_agent_stacks_start(r);
         mu_agent_tell(r->s, (struct mu_agent_event){
                                 .type = MU_AGENT_READY, .round = r->number, .base = r->ranks.base});
     }

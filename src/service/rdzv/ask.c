@@ -163,6 +163,7 @@ static int tell_runs(struct ask *a, struct mu_span runs)
             .running = msg.counts[MU_RDZV_PLACE_RUNNING - 1],
             .waiting = msg.counts[MU_RDZV_PLACE_WAITING - 1],
             .spare = msg.counts[MU_RDZV_PLACE_SPARE - 1],
+            .server = a->servers.addrs[a->at],
         };
         void *exclusions = NULL;
         void *block;

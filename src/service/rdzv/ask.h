@@ -51,6 +51,7 @@ struct mu_rdzv_run_view {
     const struct mu_rdzv_member_view *members;
     size_t exclusion_count; /* likewise */
     const struct mu_rdzv_exclusion_view *exclusions;
+    struct mu_addr server; /* which one told us: the store of the round is there, too */
 };
 
 /* Whom to ask. */
