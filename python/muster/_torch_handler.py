@@ -34,10 +34,21 @@ log = logging.getLogger("muster.torch")
 
 _FAILED_KEY = "muster/torch/failed"
 
+# What the library says, in the words of muster's command, and what torchrun calls it. The longer
+# ones come first.
+_WORDS = (
+    (", or --allow CIDR (PyTorch only) or --insecure", " or --insecure"),
+    ("--token-file FILE", "--token-file"),
+    ("--token-file", "--rdzv-conf token_file=FILE"),
+    ("--insecure", "--rdzv-conf insecure=true"),
+)
+
 
 def _torch_error(error: MusterError) -> Exception:
     """PyTorch's exception for one of muster's, with the words of torchrun."""
-    text = str(error).replace("--token-file", "--rdzv-conf token_file=FILE")
+    text = str(error)
+    for ours, theirs in _WORDS:
+        text = text.replace(ours, theirs)
     graceful = getattr(api, "RendezvousGracefulExitError", api.RendezvousClosedError)
     if error.name == "MUSTER_ERDZV_GRACEFUL":
         return graceful(text)

@@ -185,6 +185,16 @@ def test_handler_errors() -> None:
         str(refused), "it has a different token (--rdzv-conf token_file=FILE)",
         "the remedy is torchrun's",
     )  # fmt: skip
+    checks.equal(
+        str(_torch_error(Locked("it wants --token-file FILE, or MUSTER_TOKEN_FILE"))),
+        "it wants --rdzv-conf token_file=FILE, or MUSTER_TOKEN_FILE",
+        "and is told once",
+    )
+    checks.equal(
+        str(_torch_error(Locked("give every node --token-file FILE, or --allow CIDR (PyTorch only) or --insecure"))),
+        "give every node --rdzv-conf token_file=FILE or --rdzv-conf insecure=true",
+        "and names no option that torchrun lacks",
+    )  # fmt: skip
     nobody = handler(harness.free_port(), is_host="0", join_timeout="1")
     checks.raises(
         (api.RendezvousConnectionError, api.RendezvousTimeoutError),
