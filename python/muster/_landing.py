@@ -109,6 +109,7 @@ class Landing:
         """Brings what arrived beside the caller's tensors into them, and sets the rest."""
         plan = self.plan
         assert plan is not None
+        plan.check_marks(described, [it.name for it in self.entries])
         for i, view in self._staged.items():
             self.slots[i].read_tensor(view, wait=False)  # type: ignore[union-attr]
         tied = []
@@ -125,9 +126,7 @@ class Landing:
         if described is not None:
             own = {it.name: it.obj for it in plan.slots}
             source = self.source(described)
-            plan.assign(
-                described.build(lambda i: plan.tensor_for(source.tensors[i], own))
-            )
+            plan.assign(described.build(lambda ref: plan.tensor_for(source.tensors, own, ref)))
 
     def _compare(self, tied: Sequence[Tuple[Slot, int]]) -> None:
         for it, address in tied:

@@ -53,6 +53,12 @@ _BY_FORMAT.update({"l": BY_NAME["I64"], "L": BY_NAME["U64"], "c": BY_NAME["U8"],
 #: Complex numbers of 128 bits travel as pairs of F64, with this mark in the metadata.
 C128 = "c128"
 
+#: Types that states lack, by PyTorch's names, and those as which their bytes travel. The mark in the
+#: metadata is the name.
+CARRIED = {"complex32": "I32", "float4_e2m1fn_x2": "U8", "float8_e4m3fnuz": "U8",
+           "float8_e5m2fnuz": "U8"}  # fmt: skip
+MARKS = ("", C128, *CARRIED)
+
 
 def _count(shape: Sequence[int]) -> int:
     count = 1
@@ -154,14 +160,20 @@ class _TorchSlot(Slot):
 
     def __init__(self, obj: Any, path: str) -> None:
         torch = sys.modules["torch"]
-        if obj.layout is not torch.strided or getattr(obj, "is_quantized", False):
+        if obj.layout is not torch.strided:
             raise TypeError(f"{path}: only dense tensors can be shared, not {obj.layout}")
+        if getattr(obj, "is_quantized", False):
+            raise TypeError(f"{path}: quantized tensors cannot be shared: {obj.dtype}")
         if obj.device.type == "meta":
             raise TypeError(f"{path}: a tensor on the meta device has no bytes")
         tensor, mark = obj.detach(), ""
-        if tensor.dtype == torch.complex128:
-            tensor, mark = torch.view_as_real(tensor.resolve_conj()), C128
-        dtype = _BY_TORCH.get(str(tensor.dtype).replace("torch.", ""))
+        name = str(tensor.dtype).replace("torch.", "")
+        if name == "complex128":
+            tensor, mark, name = torch.view_as_real(tensor.resolve_conj()), C128, "float64"
+        elif name in CARRIED:
+            mark, name = name, BY_NAME[CARRIED[name]].torch
+            tensor = tensor.resolve_conj().view(getattr(torch, name))
+        dtype = _BY_TORCH.get(name)
         if dtype is None:
             raise TypeError(f"{path}: states have no type {tensor.dtype}")
         super().__init__(obj, dtype, tuple(tensor.shape), mark)
@@ -169,8 +181,9 @@ class _TorchSlot(Slot):
         self.device = tensor.device.type != "cpu"
         plain = not (tensor.is_conj() or tensor.is_neg())
         # The conjugate of another tensor has its pairs in new memory: what is written there would
-        # be lost.
-        self.writable = not (mark and obj.is_conj())
+        # be lost. Where one element stands for many (expand()), there is no room for all.
+        self.writable = not (mark and obj.is_conj()) and not any(
+            step == 0 and n > 1 for step, n in zip(tensor.stride(), tensor.shape))  # fmt: skip
         if not self.device and plain and tensor.is_contiguous():
             self.address = tensor.data_ptr()
 
@@ -216,6 +229,8 @@ class _NumpySlot(Slot):
         name = array.dtype.name
         if name == "complex128":
             mark, shape, dtype = C128, array.shape + (2,), BY_NAME["F64"]
+        elif name in CARRIED:
+            mark, shape, dtype = name, array.shape, BY_NAME[CARRIED[name]]
         elif name in _BY_NUMPY:
             shape, dtype = array.shape, _BY_NUMPY[name]
         else:
@@ -309,7 +324,10 @@ def _make_torch(buffer: Any, dtype: DType, shape: Tuple[int, ...], mark: str) ->
         tensor = torch.empty(shape, dtype=kind)
     else:
         tensor = torch.frombuffer(buffer, dtype=torch.uint8).view(kind).reshape(shape)
-    return torch.view_as_complex(tensor) if mark == C128 else tensor
+    if mark == C128:
+        return torch.view_as_complex(tensor)
+    known = getattr(torch, mark, None) if mark in CARRIED else None
+    return tensor if known is None else tensor.view(known)
 
 
 def _make_numpy(buffer: Any, dtype: DType, shape: Tuple[int, ...], mark: str) -> Any:
@@ -317,7 +335,7 @@ def _make_numpy(buffer: Any, dtype: DType, shape: Tuple[int, ...], mark: str) ->
     if numpy is None or not hasattr(numpy, "frombuffer"):
         return None
     try:
-        kind = numpy.dtype(dtype.numpy)
+        kind = numpy.dtype(mark if mark in CARRIED else dtype.numpy)
     except TypeError:
         return None
     array = numpy.empty(shape, kind) if buffer is None else numpy.frombuffer(buffer, kind)
@@ -329,6 +347,8 @@ def make(kind: str, buffer: Any, dtype: DType, shape: Tuple[int, ...], mark: str
     """A tensor over a buffer, of the package that it came from, else of one that is here. A buffer
     of no bytes is None."""
     if mark == C128 and (dtype.name != "F64" or not shape or shape[-1] != 2):
+        mark = ""
+    if mark in CARRIED and dtype.name != CARRIED[mark]:
         mark = ""
     makers = [_make_numpy, _make_torch] if kind == "n" else [_make_torch, _make_numpy]
     for maker in makers if kind in ("n", "t") else []:

@@ -203,10 +203,23 @@ class Plan:
         if described is not None:
             self._check_objects(self.root, described.build(lambda _: None))
 
+    def check_marks(self, described: Optional["Described"], names: Sequence[str]) -> None:
+        """Raises ``Mismatch`` if a tensor has a type that travels as another one, and is of another
+        type in the state. Plain arrays take any."""
+        marks: Dict[str, str] = {}
+        if described is not None:
+            described.build(lambda ref: marks.update({names[ref.number]: ref.mark}))
+        for it in self.slots:
+            theirs = marks.get(it.name, it.mark)
+            if it.kind != "a" and it.mark != theirs and {it.mark, theirs} & set(_tensors.CARRIED):
+                raise Mismatch(f"the state does not fit: {it.name} is {it.mark or it.dtype.name}, "
+                               f"in the state {theirs or it.dtype.name}")
+
     def fill(self, source: "Source") -> None:
         """Copies a state from memory into this tree. Checks all of it before the first byte."""
         self.check(source)
         self.check_described(source.described)
+        self.check_marks(source.described, [it.name for it in source.tensors])
         by_name = {it.name: it for it in source.tensors}
         moves = []
         for it in self.slots:
@@ -221,15 +234,14 @@ class Plan:
         self.settle()
         if source.described is not None:
             own = {it.name: it.obj for it in self.slots}
-            self.assign(
-                source.described.build(lambda i: self.tensor_for(source.tensors[i], own))
-            )
+            self.assign(source.described.build(lambda ref: self.tensor_for(source.tensors, own, ref)))
 
-    def tensor_for(self, given: "Given", own: Dict[str, Any]) -> Any:
+    def tensor_for(self, givens: Sequence["Given"], own: Dict[str, Any], ref: "_Ref") -> Any:
         """The caller's tensor of this name; a new one for an optimizer that has none yet."""
+        given = givens[ref.number]
         if given.name in own:
             return own[given.name]
-        return given.copy()
+        return given.copy(ref.mark)
 
     def _check_objects(self, node: Node, value: Any) -> None:
         if isinstance(node, ObjectNode):
@@ -348,16 +360,16 @@ class Given(NamedTuple):
     address: int
     buffer: Any
 
-    def copy(self) -> Any:
+    def copy(self, mark: str) -> Any:
         """A tensor in memory of its own."""
         count = self.dtype.bytes
         for n in self.shape:
             count *= n
         if count == 0:
-            return _tensors.make("t", None, self.dtype, self.shape, "")
+            return _tensors.make("t", None, self.dtype, self.shape, mark)
         address, keep = _tensors.memory(count)
         _tensors.move_many([(address, self.address, count)])
-        return _tensors.make("t", keep, self.dtype, self.shape, "")
+        return _tensors.make("t", keep, self.dtype, self.shape, mark)
 
 
 class _Ref(NamedTuple):
@@ -372,11 +384,8 @@ class Described:
     def __init__(self, root: Any) -> None:
         self.root = root
 
-    def build(self, tensor: Callable[[int], Any]) -> Any:
-        """The tree, with these tensors in it."""
-        return _build(self.root, lambda ref: tensor(ref.number))
-
-    def build_with(self, tensor: Callable[[_Ref], Any]) -> Any:
+    def build(self, tensor: Callable[[_Ref], Any]) -> Any:
+        """The tree, with the tensors that a function gives for each reference."""
         return _build(self.root, tensor)
 
 
@@ -406,7 +415,7 @@ class Source(NamedTuple):
             it = self.tensors[ref.number]
             return _tensors.make(ref.kind, it.buffer, it.dtype, it.shape, ref.mark)
 
-        return self.described.build_with(tensor)
+        return self.described.build(tensor)
 
 
 def describe(node: Node) -> Any:
@@ -471,7 +480,7 @@ class _Decoder:
     def tensor(self, raw: List[Any], path: str) -> _Ref:
         index = raw[1] if len(raw) in (2, 3) else None
         mark = raw[2] if len(raw) == 3 else ""
-        if isinstance(index, bool) or not isinstance(index, int) or mark not in ("", _tensors.C128):
+        if isinstance(index, bool) or not isinstance(index, int) or mark not in _tensors.MARKS:
             raise ValueError("a wrong tensor")
         if not 0 <= index < len(self.names) or index in self.seen:
             raise ValueError(f"tensor {index} of {len(self.names)}")

@@ -57,6 +57,10 @@ def torch_tree(torch: Any) -> Dict[str, Any]:
         raw = torch.randint(0, 2 if row.name == "BOOL" else 256, (6 * row.bytes,),
                             dtype=torch.uint8)
         tree[row.name] = raw.view(kind).reshape(2, 3)
+    for name, wire in _tensors.CARRIED.items():
+        if hasattr(torch, name):
+            raw = torch.randint(0, 256, (6 * _tensors.BY_NAME[wire].bytes,), dtype=torch.uint8)
+            tree[name] = raw.view(getattr(torch, name)).reshape(2, 3)
     tree["c128"] = torch.randn(3, 2, dtype=torch.complex128)
     tree["point"] = torch.tensor(2.5)
     tree["empty"] = torch.zeros(0, 7)
@@ -108,6 +112,41 @@ def test_torch_types() -> None:
                   "is refused", "x: only dense")
     checks.raises(TypeError, lambda: state.share({"x": torch.zeros(3, device="meta")}),
                   "so is one without bytes", "meta")
+    scaled = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+    checks.raises(TypeError, lambda: state.share({"x": scaled}), "and a quantized one", "quantized")
+    with state.share({"x": torch.ones(4)}, prefix="wide") as shared:
+        one = torch.zeros(1)
+        checks.raises(errors.InvalidArgument,
+                      lambda: state.load({"x": one.expand(4)}, prefix="wide",
+                                         donors=[shared.address]),
+                      "one element that stands for four cannot be filled", "x: it cannot be written")
+        checks.equal(one.item(), 0.0, "and nothing was written")
+
+
+def test_types_that_travel_as_another() -> None:
+    import torch
+
+    half = torch.tensor([[1, 2], [3, 4]], dtype=torch.int16).view(torch.float16)
+    pairs = half.view(torch.int32).view(torch.complex32)
+    with state.share({"x": pairs, "y": torch.zeros(2, 1, dtype=torch.int32)},
+                     prefix="as") as shared:  # fmt: skip
+        numbers = {"x": torch.zeros(2, 1, dtype=torch.int32), "y": torch.zeros_like(pairs)}
+        checks.raises(state.Mismatch,
+                      lambda: state.load(numbers, prefix="as", donors=[shared.address]),
+                      "a type is not taken for the one that it travels as",
+                      "x is I32, in the state complex32")
+        plain = {"x": state.Array("I32", (2, 1)), "y": state.Array("I32", (2, 1))}
+        state.load(plain, prefix="as", donors=[shared.address])
+        checks.equal(plain["x"].tolist(), [0x20001, 0x40003], "a plain array takes its bytes")
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.complex128))
+    ours, theirs = torch.optim.Adam([weight]), torch.optim.Adam([weight])
+    weight.grad = torch.full_like(weight, 1 + 2j)
+    ours.step()
+    with state.share({"o": ours}, prefix="c") as shared:
+        state.load({"o": theirs}, prefix="c", donors=[shared.address])
+    average = ours.state[weight]["exp_avg"]
+    checks.ok(torch.equal(average, theirs.state[weight]["exp_avg"]),
+              "also where the optimizer has no tensors yet", theirs.state[weight])
 
 
 def test_numpy_types() -> None:

@@ -83,7 +83,7 @@ def test_descriptions_are_not_trusted() -> None:
     raw = _tree.encode(plan, {"lr": 0.5})
     described, rest = _tree.decode(raw, names)
     checks.equal(rest, {"lr": 0.5}, "the caller's metadata comes beside the description")
-    checks.equal(described and described.build(lambda i: f"<{i}>"),
+    checks.equal(described and described.build(lambda ref: f"<{ref.number}>"),
                  {"a": "<0>", "b": ["<1>", 5, ("x", "<2>")], "c": 2**70}, "the tree is the same")
     node = ["d", "a", ["a", 0], "b", ["l", ["a", 1], 5, ["u", "x", ["a", 2]]]]
     cases = {
