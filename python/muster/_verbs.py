@@ -298,7 +298,7 @@ def watch(key: Data, prefix: bool, current: bool) -> Plan[None]:
 
 def lease_grant(ttl: float, timeout: Optional[float]) -> Plan[int]:
     if not 0.001 <= ttl < 2**40:
-        raise ValueError(f"a lease must last at least a millisecond: not {ttl} s")
+        raise ValueError(f"a lease must last from a millisecond to 2**40 seconds: not {ttl} s")
     return read_number, LEASE_GRANT, (), (), 0, round(ttl * 1000), 0, _ms(timeout)
 
 

@@ -342,6 +342,9 @@ class Store(Handle):
         number = self._run(_verbs.lease_grant(ttl, timeout))
         return _load("Lease")(self, number, ttl)  # type: ignore[no-any-return]
 
+    # Python would count from store[0] on.
+    __iter__ = None
+
     def __getitem__(self, key: Data) -> bytes:
         return self.get(key, wait=False)
 

@@ -167,6 +167,7 @@ def test_as_a_mapping() -> None:
         del store["k"]
         checks.raises(KeyError, lambda: store["k"], "an absent key is a KeyError")
         checks.raises(errors.NotFound, lambda: store.__delitem__("k"), "del of an absent key")
+        checks.raises(TypeError, lambda: list(store), "it is no iterator", "not iterable")  # type: ignore
         store.timeout = 0.05
         checks.equal(store.timeout, 0.05, "the store's timeout")
         checks.raises(TimeoutError, lambda: store.get("k"), "it applies")
@@ -258,6 +259,7 @@ def test_watch_awaited() -> None:
 
 def test_lease() -> None:
     with harness.Server() as server, muster.Store(server.url) as store:
+        checks.raises(ValueError, lambda: store.lease(1e30), "a lease that is too long", "to 2**40")
         with store.lease(30) as lease:
             store.set("held", "1", lease=lease)
             store.add("count", 1, lease=lease.number)
