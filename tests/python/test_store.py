@@ -386,6 +386,13 @@ def test_errors() -> None:
               "nothing listens there", repr(error))
     checks.ok(time.monotonic() - began < 30, "in time")
     checks.raises(errors.InvalidArgument, lambda: muster.Store("nonsense"), "a malformed URL")
+    with muster.Server("127.0.0.1:0") as server, muster.Store(server.url) as store:
+        store.set("a", "b")
+        server.close()
+        for what, call in (("a set", lambda: store.set("a", "c", timeout=0.3)),
+                           ("a get", lambda: store.get("x", timeout=0.3))):
+            checks.raises(errors.TimedOut, call, f"{what} while the server is gone",
+                          "no connection to 127.0.0.1")
     checks.raises(ValueError, lambda: muster.Store("hash:\0"), "a URL with a zero byte")
     with muster.Store("hash:") as store:
         errors_seen = [

@@ -68,18 +68,23 @@ static struct flight *find_flight(struct native_store *s, uint64_t id)
     return node == NULL ? NULL : MU_CONTAINER_OF(node, struct flight, by_id);
 }
 
+/* Ends an op that is out of time while the server cannot be reached. */
+static void end_out_of_reach(struct native_store *s, struct flight *f)
+{
+    char text[MU_ERRMSG_CAP];
+
+    (void)snprintf(text, sizeof(text), "timed out after %u ms: no connection to %.120s%s%s",
+                   f->op->timeout_ms, s->rpc.addr, s->rpc.last_error != 0 ? ": " : "",
+                   s->rpc.last_error != 0 ? muster_strerror(s->rpc.last_error) : "");
+    end_flight(s, f, MUSTER_ETIMEDOUT, text);
+}
+
 /* The op is out of time: its call has no answer yet, or it never became a call. */
 static void on_op_timeout(struct mu_timer *timer)
 {
     struct mu_store_op *op = MU_CONTAINER_OF(timer, struct mu_store_op, timer);
-    struct flight *f = op->impl;
-    struct native_store *s = MU_CONTAINER_OF(op->store, struct native_store, base);
-    char text[MU_ERRMSG_CAP];
 
-    (void)snprintf(text, sizeof(text), "timed out after %u ms: no connection to %.120s%s%s",
-                   op->timeout_ms, s->rpc.addr, s->rpc.last_error != 0 ? ": " : "",
-                   s->rpc.last_error != 0 ? muster_strerror(s->rpc.last_error) : "");
-    end_flight(s, f, MUSTER_ETIMEDOUT, text);
+    end_out_of_reach(MU_CONTAINER_OF(op->store, struct native_store, base), op->impl);
 }
 
 /* Encodes a request with its keys as they are on the wire. */
@@ -249,6 +254,10 @@ static void on_reply(void *context, uint64_t id, int status, struct mu_span payl
     }
     if (status == MUSTER_ESESSION) {
         on_session_lost(s, f);
+        return;
+    }
+    if (status == MUSTER_ETIMEDOUT && s->rpc.last_error != 0) {
+        end_out_of_reach(s, f);
         return;
     }
     if (status != 0) {
