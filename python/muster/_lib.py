@@ -69,6 +69,11 @@ def _load() -> Tuple[ctypes.CDLL, ctypes.PyDLL, str]:
             return ctypes.CDLL(path), ctypes.PyDLL(path), path
         except OSError as error:
             tried.append(f"{path}: {error}")
+    if not os.path.exists(__file__) and not os.environ.get("MUSTER_LIBRARY"):
+        raise ImportError(
+            f"muster: the module is in an archive ({os.path.dirname(__file__)}), from which the "
+            "system can load no library: install the wheel, or name the file in MUSTER_LIBRARY"
+        )
     raise ImportError(
         "muster: cannot load libmuster.so.0. Install the wheel of muster, which contains it, or "
         "the system's package libmuster0, or name the file in MUSTER_LIBRARY. Tried "

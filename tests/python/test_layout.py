@@ -5,7 +5,9 @@ constants, versions, and that each error has a class."""
 import ctypes
 import os
 import re
+import shutil
 import subprocess
+import sys
 from typing import Dict, List, Tuple
 
 import harness
@@ -119,6 +121,18 @@ def test_errors() -> None:
                  (errors.SystemFailure, 13, -13, "EACCES"), "an error of the system")
     for name in errors._CLASSES:
         checks.ok(name in dict(found), f"{name} is an error of the library")
+
+
+def test_module_in_an_archive() -> None:
+    """The system loads a library from a file only. Where the system has one of its own, that does."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MUSTER_", "PYTHON"))}
+    with harness.Scratch() as folder:
+        archive = shutil.make_archive(os.path.join(folder, "app"), "zip", harness.ROOT + "/python")
+        done = subprocess.run([sys.executable, "-c", "import muster; muster.Store('hash:')"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              env=dict(environment, PYTHONPATH=archive), universal_newlines=True)
+        checks.ok(done.returncode == 0 or "the module is in an archive" in done.stderr,
+                  "a module in an archive says so", done.stderr)
 
 
 harness.main(globals())
