@@ -227,6 +227,10 @@ def test_errors_name_the_thing_and_the_remedy():
                       "%s:%d" % (HOST, other.getsockname()[1]))
         checks.equal(done.returncode, 4, "something that is no muster server: its exit code")
         checks.ok("not a muster server" in done.stderr, "and in words", done.stderr)
+    # MU_RDZV_ASK_SERVERS_MAX
+    done = muster("status", "--rdzv-endpoint", ",".join("%s:%d" % (HOST, n) for n in range(1, 34)))
+    checks.ok(done.returncode == 2 and "more than 32" in done.stderr, "too many servers",
+              done.stderr)
     for args, words in (
             (["--rdzv-conf", "colour=red"], "colour"),
             (["--rdzv-backend", "smoke"], "smoke"),

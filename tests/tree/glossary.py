@@ -45,7 +45,7 @@ COMMON = {
         "look make mapped missing pending pick ping place plan probe pull put query question report "
         "resolve running save say seen serve served stop take transfer try use waiting want watched welcome work",
     "plain nouns, adjectives and adverbs":
-        "account assembler bit blob block budget chain child collect dialect element event extra fact "
+        "account assembler before bit blob block budget chain child collect dialect element event extra fact "
         "failure family fault filter group half handler in later layout life limit local mark mask meter mono "
         "near news note now out outcome plain policy printable reason raw ref root router routing rule scope self "
         "side stage term to token top two wall which word",

@@ -59,7 +59,7 @@ WAIVED = {
         "DHT_SOURCES_MAX MU_DHT_BATCH_MAX MU_TORCH_HINT_MAX MU_UV_READ_MAX MU_UV_CONN_READ_MAX "
         "MU_UV_BEHIND_MAX MU_UV_REST_MAX node.c:SPREAD_MAX node.c:FAILURES_MAX node_join.c:GAPS_MAX "
         "fetch_pick.c:SCAN_MAX backing_local.c:GAP_READS_MAX backing_read.c:RANGES_MAX "
-        "node_op.c:TURN_LOSSES_MAX hear.c:COME_MAX agent_coming.c:SWEEP_MAX node_say.c:NAMES_MAX",
+        "node_op.c:TURN_LOSSES_MAX ask.c:HOPS_MAX hear.c:COME_MAX agent_coming.c:SWEEP_MAX node_say.c:NAMES_MAX",
     "where one way of doing a thing becomes better than another":
         "MU_RPC_LAND_MIN MU_RPC_LEND_MIN MU_TORCH_LEND_MIN lent.c:LEND_MIN keyspace_entry.c:ROOM_MIN "
         "keyspace_entry.c:ROOM_MAX",

@@ -244,8 +244,8 @@ struct mu_room {
      * By state. GATHERING: survivors by their old rank, then the others as they came; RUNNING: by
      * rank; WAITING and SPARE: as they came, every spare later than every waiting member. While the
      * room gathers no member is WAITING, and there are spares only if it is full and held; while it
-     * runs no member is GATHERING. In a room that succeeds another, the first gathering is those who
-     * ran there, as they came, and the others are spares.
+     * runs no member is GATHERING. In a room that succeeds another, the first gathering is those
+     * who ran there, as they came, and the others are spares.
      */
     struct mu_room_group in[MU_ROOM_SPARE + 1];
     struct mu_map names;    /* of all members */
@@ -360,7 +360,7 @@ void mu_room_inherit(struct mu_room *room, uint32_t spent);
 /**
  * Goes on where another room was, before anybody has joined: rounds are counted from there, its
  * loss is one, and the last call is as short as after a round. Members that ran there keep their
- * rank (mu_room_member.before); the others stand by until the round is formed, and get what is left.
+ * rank (mu_room_member.before); the others stand by until the round is formed, and get the rest.
  */
 void mu_room_succeed(struct mu_room *room, mu_mono_t now, const struct mu_room_legacy *past);
 /** Closes the run: all members are out, and are told CLOSED. Harmless if it is closed already. */

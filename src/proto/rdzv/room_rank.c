@@ -179,8 +179,8 @@ static struct mu_room_member *find_name(const struct mu_list *members, const cha
     return NULL;
 }
 
-/* Whether a place is still to be given. In a room that succeeds another, what is known of places may
- * be of different rounds, so that somebody else may have it, or two places one rank. */
+/* Whether a place is still to be given. In a room that succeeds another, what is known of places
+ * may be of different rounds, so that somebody else may have it, or two places one rank. */
 static bool is_vacant(const struct mu_room *room, uint32_t i)
 {
     if (i > 0 && room->places[i - 1].rank == room->places[i].rank) {

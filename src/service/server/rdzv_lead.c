@@ -482,8 +482,8 @@ static struct mu_room_member *first_member(const struct mu_room *room)
     return NULL;
 }
 
-/* All members are sent away, and the run is given up. Each that goes may end a round for the others,
- * or begin one. */
+/* All members are sent away, and the run is given up. Each that goes may end a round for the
+ * others, or begin one. */
 static void dissolve(struct mu_rdzv_lead *lead, struct mu_rdzv_run *run)
 {
     struct mu_room_member *member;
