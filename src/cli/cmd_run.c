@@ -191,6 +191,24 @@ static void on_step(void *context, uint32_t local_rank, uint64_t step, uint64_t 
     run_watch_step(&((struct run *)context)->watch, local_rank, step, ns);
 }
 
+/* The stacks are for people; a log of JSON lines has them in its event. */
+static void on_hang(void *context, const struct mu_hang *hang)
+{
+    struct run *r = context;
+    struct mu_span rest = mu_span_str(hang->stacks);
+
+    run_watch_hang(&r->watch, hang);
+    while (hang->action != MU_HANG_TELL && !cli_log_is_json() && rest.len != 0) {
+        const char *newline = memchr(rest.data, '\n', rest.len);
+        size_t len = newline == NULL ? rest.len : (size_t)(newline - (const char *)rest.data);
+        char line[LINE_MAX_BYTES];
+
+        (void)snprintf(line, sizeof(line), "%.*s", (int)len, (const char *)rest.data);
+        say(r, line);
+        rest = mu_span_skip(rest, newline == NULL ? len : len + 1);
+    }
+}
+
 static void on_exited(void *context, const struct mu_agent_worker_end *end)
 {
     struct run *r = context;
@@ -395,6 +413,8 @@ static struct mu_agent_service_config make_config(struct run_options *o)
     c.policy.change_ms = o->grace_ms;
     c.policy.check = o->check != NULL;
     c.policy.excluded_ends = strcmp(o->exclude_action, "exit") == 0;
+    c.hang_ms = o->hang_ms;
+    (void)mu_hang_action_of(mu_span_str(o->hang_action), &c.hang_action);
     c.check = o->check;
     c.check_ms = cli_ms(o->check_timeout);
     for (int i = 0; i <= RUN_SIGNAL_MAX; i++) {
@@ -475,6 +495,7 @@ static int run_agent(struct run *r)
         .tail = on_tail,
         .started = on_started,
         .step = on_step,
+        .hang = on_hang,
         .exited = on_exited,
         .gone = on_gone,
         .ended = on_ended,

@@ -8,6 +8,7 @@ static const char *const successions[] = {"majority", "any", "off", NULL};
 static const char *const start_methods[] = {"spawn", "fork", "forkserver", NULL};
 
 static const char *const exclude_actions[] = {"wait", "exit", NULL};
+static const char *const hang_actions[] = {"tell", "stacks", "restart", "exclude", NULL};
 
 static const char description[] =
     "Starts the workers of a training job on this node and keeps them running, together with the\n"
@@ -111,6 +112,11 @@ static const struct cli_option options[] = {
      &parsed.exclude_for, 31536000, .given = &parsed.has_exclude_for, .whole = true},
     {"grace", "TIME", "time between SIGTERM and SIGKILL (30s)", CLI_SECONDS, &parsed.grace, 0,
      .whole = true},
+    {"hang", "TIME|off", "say so if no worker makes progress for this time (60s)", CLI_TEXT,
+     &parsed.hang, 0, .whole = true},
+    {"hang-action", "tell, stacks, restart, exclude",
+     "what to do then: also print stacks, end the missing rank, exclude its node (tell)", CLI_TEXT,
+     &parsed.hang_action, 0, .whole = true, .of = hang_actions},
     {"keep-trying", NULL, "do not give up on an unknown host name or a refused credential",
      CLI_FLAG, &parsed.keep_trying, 0, .whole = true},
     {"max-losses", "N/TIME", "how many nodes may be lost in a time (100/1h)", CLI_TEXT,
@@ -181,6 +187,8 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
         .signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         .grace = 30,
         .exclude_action = "wait",
+        .hang = "60s",
+        .hang_action = "tell",
         .check_timeout = 60,
     };
     err = cli_parse(&verb, &argc, &argv);

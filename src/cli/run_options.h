@@ -65,6 +65,7 @@ struct run_options {
     const char *exclude_after, *exclude_action, *check;
     double exclude_for, check_timeout;
     const char *warm; /* modules, or NULL */
+    const char *hang, *hang_action;
     bool keep_trying;
     const char *http;
     struct cli_log_options log;
@@ -82,6 +83,7 @@ struct run_options {
     uint32_t losses_max; /* if max_losses is given */
     uint64_t losses_ms;
     uint64_t grace_ms;
+    uint64_t hang_ms;        /* 0: nobody looks for hangs */
     struct run_texts argv;   /* a worker's; ${local_rank} is not replaced yet */
     struct run_texts zygote; /* --warm: the command that keeps standbys; empty: there is none */
     struct mu_std_masks redirect_masks;

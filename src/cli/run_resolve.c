@@ -494,9 +494,31 @@ static int refuse_foreign(const struct run_options *o)
     return 0;
 }
 
+#define HANG_MIN_S 1 /* less is no hang, and would only cost time */
+
+static int resolve_hang(struct run_options *o)
+{
+    double seconds = 0;
+    bool bare;
+
+    if (strcmp(o->hang, "off") == 0) {
+        return 0;
+    }
+    if (!cli_parse_seconds(o->hang, &seconds, &bare)) {
+        return cli_usage("run", "--hang: \"%s\" is not a time: write 60s, 5m or off", o->hang);
+    }
+    if (seconds != 0 && seconds < HANG_MIN_S) {
+        return cli_usage("run", "--hang: %s is too short: write at least %ds, or off", o->hang,
+                         HANG_MIN_S);
+    }
+    o->hang_ms = cli_ms(seconds);
+    return 0;
+}
+
 static int resolve_numbers(struct run_options *o)
 {
     struct mu_errmsg msg = {{0}};
+    int code;
 
     if (o->max_restarts < 0) {
         return cli_fail(CLI_FAILED, "--max-restarts %lld must be at least 0",
@@ -508,6 +530,10 @@ static int resolve_numbers(struct run_options *o)
     }
     if (o->has_detect && !(o->detect > 0)) {
         return cli_fail(CLI_FAILED, "--detect %g must be greater than 0", o->detect);
+    }
+    code = resolve_hang(o);
+    if (code != 0) {
+        return code;
     }
     if (o->max_losses != NULL && mu_rdzv_losses_parse(mu_span_str(o->max_losses), &o->losses_max,
                                                       &o->losses_ms, &msg) != 0) {

@@ -171,6 +171,19 @@ void run_watch_exited(struct run_watch *w, const struct mu_agent_worker_end *end
                  "rank %u ended with code %d", end->rank, end->exit_code);
 }
 
+void run_watch_hang(struct run_watch *w, const struct mu_hang *hang)
+{
+    mu_agent_status_hang(&w->status, hang);
+    cli_log_tell(hang->over ? MUSTER_LOG_INFO : MUSTER_LOG_WARN,
+                 hang->over ? "RUN-RESUMED" : "RUN-HANG", -1,
+                 json_pack("{s:I, s:I, s:I, s:o, s:b, s:s, s:o}", "since",
+                           (json_int_t)hang->since_s, "still_ms", (json_int_t)hang->still_ms,
+                           "missing_count", (json_int_t)hang->missing_count, "missing",
+                           cli_log_text(hang->missing), "split", hang->split, "action",
+                           mu_hang_action_name(hang->action), "stacks", cli_log_text(hang->stacks)),
+                 "%s", hang->text);
+}
+
 void run_watch_gone(struct run_watch *w)
 {
     mu_agent_status_gone(&w->status);

@@ -33,6 +33,9 @@ struct mu_peek {
      * kind between. */
     int (*text)(struct mu_peek_process *p, uint64_t tid, const char *name, uint64_t offset,
                 char *buf, size_t cap, size_t *ret_len);
+    /** Reads a file of /proc itself from its beginning, as much as fits: what is known of the whole
+     * machine. */
+    int (*machine)(const char *name, char *buf, size_t cap, size_t *ret_len);
     /** Opens a file by the path that it has for the process, or its program (NULL), and closes the
      * one before. */
     int (*open_file)(struct mu_peek_process *p, const char *path);

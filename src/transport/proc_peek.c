@@ -203,6 +203,22 @@ static int peek_text(struct mu_peek_process *p, uint64_t tid, const char *name, 
     return err;
 }
 
+static int peek_machine(const char *name, char *buf, size_t cap, size_t *ret_len)
+{
+    char path[64];
+    int fd;
+    int err;
+
+    (void)snprintf(path, sizeof(path), "/proc/%s", name);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return -errno;
+    }
+    err = read_from(fd, 0, buf, cap, ret_len);
+    (void)close(fd);
+    return err;
+}
+
 static int peek_open_file(struct mu_peek_process *p, const char *path)
 {
     char name[PATH_MAX + 8];
@@ -243,6 +259,7 @@ const struct mu_peek mu_peek_real = {
     .exe = peek_exe,
     .threads = peek_threads,
     .text = peek_text,
+    .machine = peek_machine,
     .open_file = peek_open_file,
     .read_file = peek_read_file,
 };

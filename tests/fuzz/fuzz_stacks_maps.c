@@ -16,6 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct mu_span in = mu_span(data, size);
     struct mu_span exe;
     char text[64];
+    int64_t pid;
     size_t piece;
 
     if (size == 0) {
@@ -42,6 +43,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     (void)mu_maps_version(whole.library.path);
     (void)mu_kernel_stat_read(in, &stat);
     (void)mu_kernel_inner_tid(in);
+    (void)mu_kernel_io_bytes(in);
+    (void)mu_kernel_is_traced(in);
+    (void)mu_kernel_disk_bytes(in);
+    (void)mu_kernel_net_bytes(in);
+    for (struct mu_span rest = in; mu_kernel_child_next(&rest, &pid);) {
+        MU_ASSERT(pid > 0 && pid <= INT32_MAX);
+    }
     (void)mu_kernel_text(text, sizeof(text), in, exe);
     return 0;
 }

@@ -27,7 +27,7 @@ import pages
 
 FOLDERS = "src|include|tests|tools|docs|examples|bench|sim|data|deploy"
 # Names that stand for files of others.
-FOREIGN = {"uv.h", "lmdb.h", "stdio.h", "train.py", "hello.c"}
+FOREIGN = {"uv.h", "lmdb.h", "stdio.h", "train.py", "data.py", "hello.c"}
 
 
 def load_completions(root):

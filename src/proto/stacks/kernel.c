@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#define NS_PER_TICK  UINT64_C(10000000) /* of /proc, whatever the kernel's own is */
+#define SECTOR_BYTES 512
+
 /* The calls in which a thread is found when it waits. Others are shown by their number. */
 struct call {
     unsigned number;
@@ -147,6 +150,7 @@ bool mu_kernel_stat_read(struct mu_span text, struct mu_kernel_stat *ret)
 {
     struct mu_span rest = text;
     uint64_t number = 0;
+    uint64_t ticks = 0;
     size_t end = text.len;
 
     while (end > 0 && text.data[end - 1] != ')') {
@@ -158,7 +162,7 @@ bool mu_kernel_stat_read(struct mu_span text, struct mu_kernel_stat *ret)
     }
     ret->state = (char)rest.data[1];
     rest = mu_span_skip(rest, 2);
-    /* The state is field 3; the start is field 22. */
+    /* The state is field 3; the times are fields 14 to 17; the start is field 22. */
     for (int field = 4; field <= 22; field++) {
         while (rest.len != 0 && (rest.data[0] == ' ' || rest.data[0] == '-')) {
             rest = mu_span_skip(rest, 1);
@@ -166,7 +170,9 @@ bool mu_kernel_stat_read(struct mu_span text, struct mu_kernel_stat *ret)
         if (!take_number(&rest, &number)) {
             return false;
         }
+        ticks += field >= 14 && field <= 17 ? number : 0;
     }
+    ret->cpu_ns = ticks * NS_PER_TICK;
     ret->start = number;
     return true;
 }
@@ -192,4 +198,130 @@ uint64_t mu_kernel_inner_tid(struct mu_span status)
         }
     }
     return last;
+}
+
+/* --- counters --------------------------------------------------------------------------------- */
+
+/* Takes the first line off. */
+static struct mu_span take_line(struct mu_span *text)
+{
+    size_t n = 0;
+    struct mu_span line;
+
+    while (n < text->len && text->data[n] != '\n') {
+        n++;
+    }
+    line = mu_span(text->data, n);
+    *text = mu_span_skip(*text, n < text->len ? n + 1 : n);
+    return line;
+}
+
+static void skip_blanks(struct mu_span *text)
+{
+    while (text->len != 0 && text->data[0] == ' ') {
+        *text = mu_span_skip(*text, 1);
+    }
+}
+
+/* Takes a word off that is between blanks. */
+static struct mu_span take_word(struct mu_span *text)
+{
+    struct mu_span word;
+
+    skip_blanks(text);
+    word = first_word(*text);
+    *text = mu_span_skip(*text, word.len);
+    return word;
+}
+
+static uint64_t number_of(struct mu_span word)
+{
+    uint64_t number = 0;
+
+    return take_number(&word, &number) ? number : 0;
+}
+
+uint64_t mu_kernel_io_bytes(struct mu_span io)
+{
+    static const char *const names[] = {"rchar:", "wchar:", "read_bytes:", "write_bytes:"};
+    uint64_t sum = 0;
+
+    while (io.len != 0) {
+        struct mu_span line = take_line(&io);
+        struct mu_span name = take_word(&line);
+
+        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+            if (mu_span_eq(name, mu_span_str(names[i]))) {
+                sum += number_of(take_word(&line));
+            }
+        }
+    }
+    return sum;
+}
+
+bool mu_kernel_is_traced(struct mu_span status)
+{
+    while (status.len != 0) {
+        struct mu_span line = take_line(&status);
+        static const char mark[] = "TracerPid:\t";
+
+        if (mu_span_starts_with(line, MU_SPAN_LIT(mark))) {
+            return number_of(mu_span_skip(line, sizeof(mark) - 1)) != 0;
+        }
+    }
+    return false;
+}
+
+bool mu_kernel_child_next(struct mu_span *children, int64_t *ret_pid)
+{
+    uint64_t pid = number_of(take_word(children));
+
+    *ret_pid = pid > INT32_MAX ? 0 : (int64_t)pid;
+    return *ret_pid != 0;
+}
+
+/* "   8       0 sda reads merged SECTORS ms writes merged SECTORS ..." */
+uint64_t mu_kernel_disk_bytes(struct mu_span diskstats)
+{
+    uint64_t sectors = 0;
+
+    while (diskstats.len != 0) {
+        struct mu_span line = take_line(&diskstats);
+
+        for (int field = 1; field <= 10 && line.len != 0; field++) {
+            struct mu_span word = take_word(&line);
+
+            sectors += field == 6 || field == 10 ? number_of(word) : 0;
+        }
+    }
+    return sectors * SECTOR_BYTES;
+}
+
+/* "  eth0: BYTES packets errs drop fifo frame compressed multicast BYTES ..." */
+uint64_t mu_kernel_net_bytes(struct mu_span dev)
+{
+    uint64_t bytes = 0;
+
+    while (dev.len != 0) {
+        struct mu_span line = take_line(&dev);
+        size_t colon = 0;
+
+        while (colon < line.len && line.data[colon] != ':') {
+            colon++;
+        }
+        skip_blanks(&line);
+        if (colon >= line.len || mu_span_starts_with(line, MU_SPAN_LIT("lo:"))) {
+            continue;
+        }
+        while (line.len != 0 && line.data[0] != ':') {
+            line = mu_span_skip(line, 1);
+        }
+        line = mu_span_skip(line, line.len == 0 ? 0 : 1);
+        for (int field = 1; field <= 9 && line.len != 0; field++) {
+            struct mu_span word = take_word(&line);
+
+            bytes += field == 1 || field == 9 ? number_of(word) : 0;
+        }
+    }
+    return bytes;
 }

@@ -18,7 +18,8 @@ size_t mu_kernel_text(char *out, size_t cap, struct mu_span syscall, struct mu_s
 /* What the stat of a thread says. */
 struct mu_kernel_stat {
     char state;
-    uint64_t start; /* in ticks since boot */
+    uint64_t cpu_ns; /* that it used, with the children that it has waited for */
+    uint64_t start;  /* in ticks since boot */
 };
 
 /** Reads the text of `stat`; a name with brackets and spaces does not mislead it. False: it is
@@ -28,5 +29,20 @@ bool mu_kernel_stat_read(struct mu_span text, struct mu_kernel_stat *ret);
 /** The number of a thread in its own namespace, by its `status`: the last one after "NSpid:". 0:
  * there is none. */
 uint64_t mu_kernel_inner_tid(struct mu_span status);
+
+/* What the counters of a process and of the machine say; each reads one text of /proc. What is not
+ * there counts as 0. */
+
+/** `io`: the bytes that it has read and written, by calls or from the disk. */
+uint64_t mu_kernel_io_bytes(struct mu_span io);
+/** `status`: whether a debugger has it. */
+bool mu_kernel_is_traced(struct mu_span status);
+/** `task/TID/children`: takes the next process off. False: there are no more. */
+bool mu_kernel_child_next(struct mu_span *children, int64_t *ret_pid);
+/** `diskstats`: the bytes that all disks have read and written. Disks that stand on others count
+ * more than once: only whether the sum grows is of use. */
+uint64_t mu_kernel_disk_bytes(struct mu_span diskstats);
+/** `net/dev`: the bytes that all links but loopback have received and sent. */
+uint64_t mu_kernel_net_bytes(struct mu_span dev);
 
 #endif

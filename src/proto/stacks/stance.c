@@ -27,8 +27,13 @@ uint64_t mu_stance_place(const struct mu_stacks_report *report)
     struct mu_stacks_frame frame;
     uint64_t digest = FNV_BASIS;
 
-    if (!find_main(report, &thread) || thread.torn || thread.frame_count == 0) {
+    if (!find_main(report, &thread) || thread.torn) {
         return 0;
+    }
+    if (thread.frame_count == 0) {
+        return report->kind == MU_STACKS_OTHER && thread.kernel.len != 0
+                   ? mix(digest, thread.kernel)
+                   : 0;
     }
     while (mu_stacks_frame_next(&thread.frames, &frame) == 0) {
         digest = mix(mix(digest, frame.function), frame.file);
@@ -91,6 +96,19 @@ static bool is_wait(const struct mu_stacks_frame *frame)
            ends_with(frame->function, "serve_forever");
 }
 
+/* What can be said of a process whose frames cannot be read. */
+static enum mu_pulse_stance stance_in_kernel(struct mu_span kernel)
+{
+    static const char *const calls[] = {"accept", "epoll_", "poll", "ppoll", "select", "pselect6"};
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        if (mu_span_starts_with(kernel, mu_span_str(calls[i]))) {
+            return MU_STANCE_REQUESTS;
+        }
+    }
+    return MU_STANCE_UNKNOWN;
+}
+
 enum mu_pulse_stance mu_stance_of(const struct mu_stacks_report *report)
 {
     struct mu_stacks_thread thread;
@@ -100,6 +118,9 @@ enum mu_pulse_stance mu_stance_of(const struct mu_stacks_report *report)
 
     if (!find_main(report, &thread) || thread.torn) {
         return MU_STANCE_UNKNOWN;
+    }
+    if (report->kind == MU_STACKS_OTHER) {
+        return stance_in_kernel(thread.kernel);
     }
     while (mu_stacks_frame_next(&thread.frames, &frame) == 0) {
         const struct known *k = find_known(&frame, innermost);

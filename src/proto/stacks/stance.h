@@ -11,13 +11,14 @@
 #include "codec/stacks/pulse.h"
 #include "codec/stacks/report.h"
 
-/** A digest of the main thread's functions, files and lines. 0: there are none, or they changed
- * while they were read. */
+/** A digest of the main thread's functions, files and lines; of a process that is not Python, of
+ * where the thread is in the kernel. 0: nothing is known, or it changed while it was read. */
 uint64_t mu_stance_place(const struct mu_stacks_report *report);
 
 /**
  * MU_STANCE_OTHERS: the innermost frame is in a collective of PyTorch, or in a store.
- * MU_STANCE_REQUESTS: a server of the standard library, of asyncio or of gRPC waits for work.
+ * MU_STANCE_REQUESTS: a server of the standard library, of asyncio or of gRPC waits for work; or a
+ * process that is not Python waits for any of several descriptors, or for connections.
  * MU_STANCE_PERSON: a debugger waits for a command.
  * MU_STANCE_UNKNOWN: anything else.
  */

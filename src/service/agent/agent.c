@@ -27,6 +27,7 @@ struct mu_agent_service_config mu_agent_service_config_defaults(void)
         .store_ms = 60000,
         .verdict_ms = 2000,
         .check_ms = 60000,
+        .hang_action = MU_HANG_TELL,
     };
 }
 
@@ -107,6 +108,7 @@ static void finish_free(struct mu_agent_service *s)
     mu_env_timer_arm(s->env, &s->wait_timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->check.timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->warm_timer, MU_MONO_NEVER);
+    mu_agent_watchdog_fini(s);
     mu_free((void *)s->warm_envp);
     mu_buf_fini(&s->warm_env);
     mu_failure_fini(&s->verdict.first_failure);
@@ -141,6 +143,7 @@ static void tell_end(struct mu_agent_service *s)
     s->told = true;
     mu_env_timer_arm(s->env, &s->end_timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->ask_timer, MU_MONO_NEVER);
+    mu_agent_hang_end(s);
     v->text = s->text.text;
     v->unsaid = unsaid(s, v->text);
     v->run_id = s->rdzv->run_id;
@@ -259,7 +262,7 @@ void mu_agent_settle(struct mu_agent_service *s)
         return;
     }
     if (s->freeing && mu_list_empty(&s->rounds) && !s->check.spawned && s->look == NULL &&
-        mu_agent_warm_end(s)) {
+        mu_agent_warm_end(s) && mu_agent_watchdog_idle(s)) {
         if (s->rdzv != NULL) {
             struct mu_rdzv_handler *rdzv = s->rdzv;
 
@@ -295,6 +298,7 @@ static void take_end(struct mu_agent_service *s, const struct mu_agent_update *u
     s->verdict.code = u->code;
     s->verdict.signal = u->outcome == MU_AGENT_STOPPED ? s->last_signal : 0;
     (void)mu_err(&s->text, 0, "%s", u->text);
+    mu_agent_watchdog_stop(s);
     mu_agent_workers_leave(s);
     mu_agent_check_stop(s);
     (void)mu_agent_warm_end(s);
@@ -643,6 +647,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     mu_timer_init(&s->wait_timer, on_wait_timer);
     mu_agent_check_init(s);
     mu_agent_warm_init(s);
+    mu_agent_watchdog_init(s);
     err = mu_agent_init(&s->machine, &config->policy, reterr_msg);
     if (err == 0) {
         err = mu_agent_workers_init(s);
@@ -654,6 +659,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
         err = open_rdzv(s, reterr_msg);
     }
     if (err != 0) {
+        mu_agent_watchdog_fini(s);
         mu_agent_workers_fini(s);
         mu_free(s);
         return err;

@@ -31,6 +31,7 @@
 #define MU_AGENT_SERVICE_H
 
 #include "codec/agent/failure.h"
+#include "codec/agent/hang.h"
 #include "core/buf.h"
 #include "core/child.h"
 #include "proto/agent/agent.h"
@@ -68,6 +69,8 @@ struct mu_agent_service_config {
     const char *check; /* or NULL: a command for the shell that decides whether this node is fit
                             to join */
     uint32_t check_ms; /* how long it may take. 60 s */
+    uint64_t hang_ms;  /* without progress of any worker, until the run hangs; 0: nobody looks. 0 */
+    enum mu_hang_action hang_action; /* of the agent of node 0, for all. Default: tell */
     const char *const *zygote; /* NULL, or the command of a process that keeps standbys of workers
                                    ready (core/child.h) */
 };
@@ -121,6 +124,7 @@ struct mu_agent_verdict {
                                         known here; the run recovered from earlier ones */
     uint32_t running_count; /* in the whole job; of these MU_AGENT_RUNNING_MAX are in `running` */
     struct mu_agent_running running[MU_AGENT_RUNNING_MAX];
+    const struct mu_hang *hang; /* NULL, or the hang that the last workers were in */
     uint32_t worker_count;
     const struct mu_agent_worker_end *workers;
     uint32_t restart_count;
@@ -175,6 +179,8 @@ struct mu_agent_service_events {
     /** A worker says that it has finished a step of its training, which took so long; 0: unknown.
      * May be NULL. */
     void (*step)(void *context, uint32_t local_rank, uint64_t step, uint64_t ns);
+    /** The run hangs, or moves again; `log` was told in a sentence. May be NULL. */
+    void (*hang)(void *context, const struct mu_hang *hang);
     /** A line of the check's output. NULL: `log` gets it. */
     void (*checked)(void *context, const char *line);
     /** A worker has ended. May be NULL. */

@@ -6,6 +6,7 @@
  *     gateway.c   the server on loopback, where workers do not go to their store themselves
  *     check.c     the command that decides whether this node may join
  *     failure.c   the first failure: publishing and reading it
+ *     watchdog.c  whether our workers stand still; hang.c: what other agents say of theirs
  *     step.c      steps of training, as workers report them
  *     stacks.c    answers who asks what the workers are doing; stacks_ask.c asks
  *     workers.c   processes, their output and what they ask for
@@ -20,6 +21,7 @@
 
 #include "codec/stacks/answer.h"
 #include "service/agent/agent.h"
+#include "service/agent/watchdog.h"
 #include "service/rdzv/bootstrap.h"
 
 #define MU_AGENT_PENDING_MAX    16
@@ -120,6 +122,7 @@ struct mu_agent_round {
     char step_name[32];
     char step_text[48];
 
+    struct mu_agent_hang_op hang; /* hang.c */
     struct mu_agent_stacks stacks;
 
     bool closing;
@@ -163,6 +166,11 @@ struct mu_agent_worker {
     bool has_step; /* it has reported one, at `step_at` */
     uint64_t step;
     mu_mono_t step_at;
+
+    /* for the watchdog */
+    uint64_t output_bytes;
+    uint64_t mark_count; /* of steps */
+    bool hung;           /* it was ended because the run hung */
 };
 
 /* A fact that came while another one was being handled. */
@@ -234,6 +242,8 @@ struct mu_agent_service {
     struct mu_errmsg said; /* the machine's last line */
     int last_signal;
     mu_mono_t since;
+
+    struct mu_agent_watchdog watchdog;
 
     struct mu_warm warm;
     struct mu_standbys standbys;
@@ -327,6 +337,9 @@ void mu_agent_failure_tell_running(struct mu_agent_service *s);
 void mu_agent_failure_list_own(struct mu_agent_service *s);
 /** Workers start again: a failure of the rounds before was recovered from, and ends nothing. */
 void mu_agent_failure_forget(struct mu_agent_service *s);
+
+/* hang.c; the rest is in watchdog.h */
+void mu_agent_hang_op_fini(struct mu_agent_hang_op *io);
 
 /* warm.c */
 void mu_agent_warm_init(struct mu_agent_service *s);

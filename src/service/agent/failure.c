@@ -167,7 +167,9 @@ static void add_circumstances(const struct mu_agent_worker *w, struct mu_failure
     char cause[MU_FAILURE_CAUSE_MAX + 1] = "";
     char logs[MU_FAILURE_LOGS_MAX + 1] = "";
 
-    if (on->explain != NULL) {
+    if (w->hung && w->s->watchdog.has_told) {
+        (void)snprintf(cause, sizeof(cause), "the watchdog ended it: %s", w->s->watchdog.told.text);
+    } else if (on->explain != NULL) {
         on->explain(on->context, &w->end, f->tail == NULL ? "" : f->tail, cause, sizeof(cause));
     }
     if (on->log_files != NULL) {
@@ -210,6 +212,7 @@ void mu_agent_failure_forget(struct mu_agent_service *s)
     s->verdict.has_failure = false;
     s->verdict.failure_here = false;
     s->verdict.running_count = 0;
+    s->verdict.hang = NULL;
 }
 
 /* --- workers that did not fail ---------------------------------------------------------------- */
@@ -484,5 +487,8 @@ void mu_agent_failure_give_up(struct mu_agent_round *r)
     }
     if (r->op_busy) {
         mu_store_cancel(&r->op);
+    }
+    if (r->hang.busy) {
+        mu_store_cancel(&r->hang.op);
     }
 }

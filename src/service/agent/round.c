@@ -90,6 +90,7 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
     mu_buf_init(&r->op_text, MU_FAILURE_BYTES_MAX);
     mu_buf_init(&r->op_known, MU_FAILURE_BYTES_MAX);
     mu_buf_init(&r->running_text, MU_AGENT_RUNNING_BYTES);
+    mu_buf_init(&r->hang.bytes, 0);
     r->store_url = mu_strndup(a->store, strlen(a->store));
     if (a->member_count != 0 && a->members[0].addr != NULL) {
         r->addr_0 = mu_strndup(a->members[0].addr, strlen(a->members[0].addr));
@@ -139,8 +140,8 @@ void mu_agent_round_settle(struct mu_agent_round *r)
         mu_agent_gateway_end(r->gateway); /* settles the round when it is gone */
         return;
     }
-    if (r->exchanging || r->op_busy || r->running_busy || r->step_busy || r->bootstrap != NULL ||
-        !mu_agent_stacks_closed(r)) {
+    if (r->exchanging || r->op_busy || r->running_busy || r->step_busy || r->hang.busy ||
+        r->bootstrap != NULL || !mu_agent_stacks_closed(r)) {
         return;
     }
     if (r->store_open) {
@@ -154,6 +155,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
     mu_buf_fini(&r->op_text);
     mu_buf_fini(&r->op_known);
     mu_buf_fini(&r->running_text);
+    mu_agent_hang_op_fini(&r->hang);
     mu_agent_stacks_fini(r);
     mu_free(r->store_url);
     mu_free(r->addr_0);
@@ -179,6 +181,9 @@ void mu_agent_round_close(struct mu_agent_round *r)
     }
     if (r->step_busy) {
         mu_store_cancel(&r->step_op);
+    }
+    if (r->hang.busy) {
+        mu_store_cancel(&r->hang.op);
     }
     mu_agent_stacks_close(r);
     mu_agent_round_settle(r);

@@ -76,6 +76,7 @@ void mu_agent_status_prepare(struct mu_agent_status *s, const struct mu_agent_at
     s->attempt = *attempt;
     s->has_attempt = true;
     s->state = "starting";
+    s->hangs = false;
     s->steps.known = false;
     mark(s, MU_STATUS_ROUND, attempt->group_world, "");
     for (uint32_t i = 0; i < s->worker_count; i++) {
@@ -125,6 +126,17 @@ void mu_agent_status_step(struct mu_agent_status *s, uint32_t local_rank, uint64
     if (ns != 0) {
         w->step_ns = ns;
         keep_step_time(&s->steps, local_rank, ns);
+    }
+}
+
+void mu_agent_status_hang(struct mu_agent_status *s, const struct mu_hang *hang)
+{
+    s->hangs = !hang->over;
+    if (s->hangs) {
+        s->hang_count++;
+        s->hang_since = hang->since_s;
+        (void)snprintf(s->hang_missing, sizeof(s->hang_missing), "%s", hang->missing);
+        (void)snprintf(s->hang_text, sizeof(s->hang_text), "%s", hang->text);
     }
 }
 
@@ -231,6 +243,18 @@ static void put_agent(struct mu_status_text *t, const struct mu_agent_status *s)
     mu_status_put(t, "}");
 }
 
+static void put_hang(struct mu_status_text *t, const struct mu_agent_status *s)
+{
+    if (!s->hangs || s->ended) {
+        return;
+    }
+    mu_status_put(t, ",\"hang\":{\"since\":%" PRId64 ",\"missing\":", s->hang_since);
+    mu_status_quote(t, s->hang_missing);
+    mu_status_put(t, ",\"text\":");
+    mu_status_quote(t, s->hang_text);
+    mu_status_put(t, "}");
+}
+
 static void put_workers(struct mu_status_text *t, const struct mu_agent_status *s)
 {
     uint32_t count = s->has_attempt ? s->worker_count : 0;
@@ -300,6 +324,7 @@ static int tell_json(void *context, struct mu_buf *out)
                   mu_env_now(s->env).wall.ns / MU_NS_PER_MS,
                   strcmp(s->state, "running") == 0 ? "true" : "false");
     put_agent(&t, s);
+    put_hang(&t, s);
     put_workers(&t, s);
     put_steps(&t, s);
     mu_status_history_put(&t, &s->history);
@@ -355,6 +380,8 @@ static int tell_metrics(void *context, struct mu_buf *out)
                s->attempt.restart_count);
     put_figure(&t, s, "muster_agent_failures_total", "counter", "Workers that failed here.",
                s->failures);
+    put_figure(&t, s, "muster_agent_hangs_total", "counter", "Hangs of the run.", s->hang_count);
+    put_figure(&t, s, "muster_agent_hung", "gauge", "1 while the run hangs.", s->hangs ? 1 : 0);
     if (s->has_attempt) {
         put_figure(&t, s, "muster_agent_round", "gauge", "The workers' round.", s->attempt.round);
         put_figure(&t, s, "muster_agent_rank", "gauge", "The rank of this node.",

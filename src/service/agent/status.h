@@ -3,7 +3,7 @@
  * (service/agent/agent.h). It asks nothing: the owner of the agent's callbacks passes them on.
  *
  *     mu_agent_status_init(&s, env, &config, &params, host)
- *     mu_agent_status_log(), _prepare(), _started(), _step(), _exited(), _gone(), _ended()
+ *     mu_agent_status_log(), _prepare(), _started(), _step(), _hang(), _exited(), _gone(), _ended()
  *     struct mu_status_source source = mu_agent_status_source(&s);
  *     mu_agent_status_fini(&s)
  */
@@ -60,6 +60,11 @@ struct mu_agent_status {
     char verdict[MU_STATUS_EVENT_MAX];
     struct mu_buf
         failure; /* the first one, as mu_failure_brief() writes it; empty: there was none */
+    bool hangs;  /* since `hang_since`, with these ranks missing */
+    int64_t hang_since;
+    char hang_missing[MU_HANG_MISSING_MAX + 1];
+    char hang_text[MU_HANG_TEXT_MAX + 1];
+    uint64_t hang_count; /* since the agent began */
     struct mu_status_events events;
     struct mu_status_history history;
     struct mu_agent_status_steps steps;
@@ -76,6 +81,7 @@ void mu_agent_status_prepare(struct mu_agent_status *s, const struct mu_agent_at
 void mu_agent_status_started(struct mu_agent_status *s, const struct mu_agent_service *agent);
 void mu_agent_status_step(struct mu_agent_status *s, uint32_t local_rank, uint64_t step,
                           uint64_t ns);
+void mu_agent_status_hang(struct mu_agent_status *s, const struct mu_hang *hang);
 void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_worker_end *end);
 void mu_agent_status_gone(struct mu_agent_status *s);
 void mu_agent_status_ended(struct mu_agent_status *s, const struct mu_agent_verdict *verdict);

@@ -61,6 +61,7 @@ static void take(struct mu_agent_worker *w, uint64_t step)
 
     w->has_step = true;
     w->step = step;
+    w->mark_count++;
     w->step_at = now;
     if (events->step != NULL) {
         events->step(events->context, w->local_rank, step, ns);

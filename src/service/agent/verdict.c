@@ -242,6 +242,18 @@ static const char *describe_time(uint64_t ms, char *out, size_t cap)
     return out;
 }
 
+/* What the watchdog saw before the workers ended, often by PyTorch's own timeout. */
+static int put_hang(struct mu_buf *out, const struct mu_agent_verdict *v)
+{
+    int err = v->hang == NULL ? 0 : mu_failure_put(out, "hung before: ");
+
+    if (err == 0 && v->hang != NULL) {
+        err = put_plain(out, mu_span_str(v->hang->text), FIELD_BYTES);
+        err = err == 0 ? mu_failure_put(out, "\n") : err;
+    }
+    return err;
+}
+
 int mu_agent_verdict_text(const struct mu_agent_verdict *v, bool brief, struct mu_buf *out)
 {
     const char *why = brief ? v->unsaid : v->text;
@@ -255,6 +267,9 @@ int mu_agent_verdict_text(const struct mu_agent_verdict *v, bool brief, struct m
     }
     if (err == 0) {
         err = mu_failure_put(out, "\n");
+    }
+    if (err == 0) {
+        err = put_hang(out, v);
     }
     if (err == 0 && v->has_failure) {
         err = put_first(out, v);
@@ -358,6 +373,12 @@ int mu_agent_verdict_json(const struct mu_agent_verdict *v, struct mu_buf *out)
     }
     if (err == 0) {
         err = put_failure(out, v);
+    }
+    if (err == 0) {
+        err = mu_failure_put(out, ", \"hang\": ");
+    }
+    if (err == 0) {
+        err = v->hang == NULL ? mu_failure_put(out, "null") : mu_hang_encode(out, v->hang);
     }
     if (err == 0) {
         err = mu_failure_put(out, ", \"still_running\": [");

@@ -190,6 +190,7 @@ static void on_started(struct mu_child *child, int status)
             s->events.started(s->events.context, &s->attempt);
         }
         mu_agent_warm_running(s);
+        mu_agent_watchdog_begin(s);
         mu_agent_tell(
             s, (struct mu_agent_event){.type = MU_AGENT_SPAWNED, .generation = s->generation});
     }
@@ -201,6 +202,7 @@ static size_t on_output(struct mu_child *child, enum mu_stream stream, struct mu
     struct mu_agent_service *s = w->s;
     size_t used = s->events.output(s->events.context, w->local_rank, child, stream, in);
 
+    w->output_bytes += used;
     if (stream == MU_STDERR && used != 0 &&
         memmem(in.data, used, TRACEBACK, sizeof(TRACEBACK) - 1) != NULL) {
         w->raised_at = mu_env_now(s->env).mono;
@@ -384,6 +386,9 @@ static void reset_worker(struct mu_agent_worker *w)
     w->warned = false;
     w->line_len = 0;
     w->has_step = false;
+    w->output_bytes = 0;
+    w->mark_count = 0;
+    w->hung = false;
     w->ticket = 0;
     w->dying = false;
     w->raised = false;
@@ -497,6 +502,7 @@ static bool is_ending(const struct mu_agent_worker *w)
 
 void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill)
 {
+    mu_agent_watchdog_stop(s);
     for (uint32_t i = 0; i < s->config.policy.workers; i++) {
         struct mu_agent_worker *w = &s->workers[i];
 

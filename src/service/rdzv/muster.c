@@ -11,6 +11,7 @@
 #include "codec/text/ip.h"
 #include "core/addr.h"
 #include "core/alloc.h"
+#include "proto/rdzv/exclusions.h"
 #include "service/rdzv/succession.h"
 #include "service/server/server.h"
 
@@ -596,6 +597,34 @@ static void native_free(struct mu_rdzv_handler *h)
     rearm(n);
 }
 
+/* The answer is not waited for: the round ends, or it does not. */
+static bool native_exclude_self(struct mu_rdzv_handler *h, const char *reason)
+{
+    struct mu_rdzv_muster *n = native_of(h);
+    const struct mu_rdzv_exclude_msg msg = {
+        .run_id = mu_span_str(h->run_id),
+        .who = mu_span_str(h->node),
+        .reason = mu_span_str(reason),
+        .for_ms = n->config.exclude_for_ms != 0 ? n->config.exclude_for_ms : MU_EXCLUDE_FOR_MS,
+    };
+    struct mu_buf out;
+    uint64_t id;
+    int err;
+
+    mu_buf_init(&out, 4 * (MU_RDZV_NAME_LEN_MAX + SAY_BYTES));
+    err = n->client == MU_RDZV_CLIENT_LIVE && n->rpc.ready ? mu_rdzv_exclude_encode(&out, &msg)
+                                                           : MUSTER_EAGAIN;
+    if (err == 0) {
+        err = mu_rpc_client_call(&n->rpc, MU_SPAN_LIT(MU_RDZV_METHOD_EXCLUDE), mu_buf_span(&out),
+                                 MU_MEMBER_CLOSE_MS, &id);
+    }
+    if (err == 0) {
+        mu_rpc_client_run_soon(&n->rpc);
+    }
+    mu_buf_fini(&out);
+    return err == 0;
+}
+
 static const struct mu_rdzv_handler_ops native_ops = {
     .join = native_join,
     .explain = native_explain,
@@ -603,6 +632,7 @@ static const struct mu_rdzv_handler_ops native_ops = {
     .close_run = native_close_run,
     .free = native_free,
     .deserted = native_deserted,
+    .exclude_self = native_exclude_self,
 };
 
 int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,

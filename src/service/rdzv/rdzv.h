@@ -141,6 +141,8 @@ struct mu_rdzv_handler_ops {
     void (*close_run)(struct mu_rdzv_handler *h);
     /** See mu_rdzv_doubt(). NULL: it does not look. */
     void (*doubt)(struct mu_rdzv_handler *h);
+    /** See mu_rdzv_exclude_self(). NULL: the backend excludes nobody. */
+    bool (*exclude_self)(struct mu_rdzv_handler *h, const char *reason);
     /** Leaves without a callback if the node is in; `freed` follows. */
     void (*free)(struct mu_rdzv_handler *h);
     /** Whether the runs that are served here have no members. NULL: the backend cannot tell. */
@@ -215,6 +217,13 @@ static inline void mu_rdzv_doubt(struct mu_rdzv_handler *h)
     if (h->ops->doubt != NULL) {
         h->ops->doubt(h);
     }
+}
+
+/** In a round, asks that this node be excluded from the run for the time that the run has set;
+ * `ended` or `failed` follows. `reason` is short. False: the backend cannot, or not now. */
+static inline bool mu_rdzv_exclude_self(struct mu_rdzv_handler *h, const char *reason)
+{
+    return h->ops->exclude_self != NULL && h->ops->exclude_self(h, reason);
 }
 
 static inline void mu_rdzv_leave(struct mu_rdzv_handler *h)

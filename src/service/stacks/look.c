@@ -61,23 +61,32 @@ static int note_version(struct mu_stacks_look *l)
                   version >> 24, version >> 16 & 0xff, MU_PYTHON_MINOR_MIN, MU_PYTHON_MINOR_MAX);
 }
 
+static int open_known(struct mu_stacks_look *l)
+{
+    struct mu_memory memory = {read_memory, l};
+    int err = mu_python_open(&l->python, memory, l->known.runtime, l->known.version, &l->stack);
+
+    if (err == 0) {
+        err = mu_python_threads(&l->python, l->threads, MU_STACKS_THREADS_MAX, &l->thread_count);
+    }
+    return err;
+}
+
 /* Opens the interpreter of a file, whose symbols were found. */
 static int open_python(struct mu_stacks_look *l, const struct mu_elf_python *elf,
                        const struct mu_maps_file *file)
 {
     uint64_t bias = elf->fixed ? 0 : file->start - elf->base;
     struct mu_memory memory = {read_memory, l};
-    uint32_t version = mu_maps_version(file->path);
     uint8_t b[8];
     int err;
 
+    l->known.version = mu_maps_version(file->path);
     if (elf->version != 0 && mu_memory_read(&memory, bias + elf->version, b, sizeof(b))) {
-        version = mu_get_u32(b);
+        l->known.version = mu_get_u32(b);
     }
-    err = mu_python_open(&l->python, memory, bias + elf->runtime, version, &l->stack);
-    if (err == 0) {
-        err = mu_python_threads(&l->python, l->threads, MU_STACKS_THREADS_MAX, &l->thread_count);
-    }
+    l->known.runtime = bias + elf->runtime;
+    err = open_known(l);
     if (l->refused != 0) {
         return note_refused(l);
     }
@@ -135,10 +144,16 @@ static int read_maps(struct mu_stacks_look *l)
 /* Finds the interpreter and its threads. Otherwise the note says why there is none. */
 static int find_python(struct mu_stacks_look *l)
 {
-    int err = read_maps(l);
+    int err;
 
     l->note.text[0] = '\0';
     l->refused = 0;
+    if (l->known.runtime != 0 && open_known(l) == 0 && l->thread_count != 0) {
+        return 0;
+    }
+    l->known = (struct mu_stacks_known){0}; /* it has become another program, or is ending */
+    l->refused = 0;
+    err = read_maps(l);
     if (err != 0) {
         return permission(err)
                    ? note_refused(l)
@@ -259,10 +274,13 @@ static int tell_threads(struct mu_stacks_look *l)
     struct task_texts texts;
     int err = 0;
 
-    for (size_t i = 0; i < l->thread_count && err == 0; i++) {
+    size_t count = l->main_only && l->tid_count != 0 ? 1 : l->tid_count;
+
+    /* The main thread is the first of both. */
+    for (size_t i = 0; i < l->thread_count && err == 0 && (i == 0 || !l->main_only); i++) {
         err = tell_python_thread(l, &l->threads[i]);
     }
-    for (size_t i = 0; i < l->tid_count && err == 0; i++) {
+    for (size_t i = 0; i < count && err == 0; i++) {
         struct mu_stacks_thread t = {0};
 
         if (!l->told[i]) {
@@ -330,11 +348,15 @@ int mu_stacks_look(struct mu_stacks_look *l, int64_t pid, const struct mu_stacks
                    struct mu_buf *out, struct mu_errmsg *reterr_why)
 {
     const struct mu_peek *peek = l->peek;
+    struct mu_stacks_known known = l->known;
+    bool main_only = l->main_only;
     struct mu_stacks_report report = *head;
     int err;
 
     memset(l, 0, sizeof(*l));
     l->peek = peek;
+    l->known = known;
+    l->main_only = main_only;
     l->pid = report.pid = pid;
     err = peek->open(pid, &l->process);
     if (err == 0) {

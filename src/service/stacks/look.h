@@ -16,8 +16,17 @@
 #define MU_STACKS_TORN_MAX  8    /* tries to read the frames of a thread */
 #define MU_STACKS_MAPS_MAX  (16u << 20) /* bytes of /proc/PID/maps */
 
+/* Where the interpreter of a process was found; zeros: nobody has looked yet. Whoever looks at the
+ * same process again keeps it: to find the interpreter is most of what a look costs. */
+struct mu_stacks_known {
+    uint64_t runtime;
+    uint32_t version;
+};
+
 struct mu_stacks_look {
     const struct mu_peek *peek;
+    struct mu_stacks_known known; /* of that process, before and after */
+    bool main_only;               /* the report has only the main thread */
     /* private */
     struct mu_peek_process *process;
     int64_t pid;

@@ -36,6 +36,8 @@ int mu_stacks_take(struct mu_env *env, struct mu_stacks_take *take)
         return MUSTER_ENOMEM;
     }
     take->look->peek = peek;
+    take->look->known = (struct mu_stacks_known){0};
+    take->look->main_only = false;
     take->work = (struct mu_work){.run = on_run, .done = on_done};
     err = mu_env_work(env, &take->work);
     if (err != 0) {

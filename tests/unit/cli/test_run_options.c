@@ -596,11 +596,30 @@ static void test_run_options_threads_are_limited_unless_somebody_chose(void **st
     assert_false(o.omp_threads);
 }
 
+static void test_run_options_hang_is_a_time_or_off(void **state)
+{
+    (void)state;
+    assert_parses("x");
+    assert_int_equal(o.hang_ms, 60000);
+    assert_string_equal(o.hang_action, "tell");
+    assert_parses("--hang 5m --hang-action restart x");
+    assert_int_equal(o.hang_ms, 300000);
+    assert_string_equal(o.hang_action, "restart");
+    assert_parses("--hang off x");
+    assert_int_equal(o.hang_ms, 0);
+    assert_parses("--hang 0 x");
+    assert_int_equal(o.hang_ms, 0);
+    assert_refused(CLI_USAGE, "--hang soon x", "\"soon\" is not a time");
+    assert_refused(CLI_USAGE, "--hang 100ms x", "100ms is too short");
+    assert_refused(CLI_USAGE, "--hang-action shout x", "hang-action");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup(name, clear_environment)
     const struct CMUnitTest tests[] = {
         TEST(test_run_options_defaults_are_torchruns),
+        TEST(test_run_options_hang_is_a_time_or_off),
         TEST(test_run_options_take_both_spellings_and_beginnings),
         TEST(test_run_options_take_letters_as_argparse_does),
         TEST(test_run_options_pass_on_all_that_follows_the_script),

@@ -328,6 +328,29 @@ static void test_agent_status_tells_steps_and_how_long_they_took(void **state)
     rig_fini(&r);
 }
 
+static void test_agent_status_tells_a_hang_while_it_lasts(void **state)
+{
+    static char missing[] = "3";
+    static char words[] = "rank 3 is \"missing\"";
+    struct mu_hang hang = {.since_s = 1000, .missing = missing, .text = words};
+    struct agent_rig r;
+
+    (void)state;
+    rig_init(&r);
+    run_workers(&r);
+    assert_null(strstr(json_of(&r), "\"hang\""));
+    mu_agent_status_hang(&r.status, &hang);
+    assert_has(json_of(&r), ",\"hang\":{\"since\":1000,\"missing\":\"3\",\"text\":"
+                            "\"rank 3 is \\\"missing\\\"\"}");
+    assert_has(metrics_of(&r), "muster_agent_hung{run=\"na\\\"me\"} 1\n");
+    hang.over = true;
+    mu_agent_status_hang(&r.status, &hang);
+    assert_null(strstr(json_of(&r), "\"hang\""));
+    assert_has(metrics_of(&r), "muster_agent_hung{run=\"na\\\"me\"} 0\n");
+    assert_has(metrics_of(&r), "muster_agent_hangs_total{run=\"na\\\"me\"} 1\n");
+    rig_fini(&r);
+}
+
 static void test_agent_status_tells_failed_workers_from_stopped_ones(void **state)
 {
     struct agent_rig r;
@@ -452,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_history_joins_what_happens_at_once),
         cmocka_unit_test(test_history_forgets_what_is_oldest),
         cmocka_unit_test(test_agent_status_tells_steps_and_how_long_they_took),
+        cmocka_unit_test(test_agent_status_tells_a_hang_while_it_lasts),
         cmocka_unit_test(test_agent_status_tells_failed_workers_from_stopped_ones),
         cmocka_unit_test(test_agent_status_knows_who_failed_before_the_last_has_started),
         cmocka_unit_test(test_agent_status_ends_with_the_verdict),

@@ -1,0 +1,105 @@
+/*
+ * The hang watchdog of an agent: it samples the workers (service/stacks/sample.h), says what
+ * becomes of that (proto/stacks/watchdog.h), and tells the agents of a run when the run hangs.
+ *
+ * A run that moves costs its store nothing. An agent whose workers have all stood still for the
+ * hang time writes their pulses and their stacks to the store of the round, now and then again, and
+ * once more when they move:
+ *
+ *     muster/pulse/NODE     the pulses of a node's workers (codec/stacks/pulse.h)
+ *     muster/seen/RANK      what the main thread of a worker was seen doing (codec/stacks/report.h)
+ *
+ * The agent of node 0 reads them only while its own workers stand still as well. It judges, reads
+ * the stacks if the run hangs, and writes what there is to say to MU_AGENT_HANG_KEY
+ * (codec/agent/hang.h), where the others look for it while their workers stand still. The agent of
+ * the worker that is missing does what the action asks for.
+ *
+ * watchdog.c has the samples, hang.c what agents say to each other.
+ */
+#ifndef MU_AGENT_WATCHDOG_H
+#define MU_AGENT_WATCHDOG_H
+
+#include "codec/agent/hang.h"
+#include "core/env.h"
+#include "proto/stacks/group.h"
+#include "proto/stacks/watchdog.h"
+#include "service/stacks/sample.h"
+#include "service/store/store.h"
+
+#define MU_AGENT_HANG_KEY   "muster/hang"
+#define MU_AGENT_PULSE_KEY  "muster/pulse/" /* and the node's rank */
+#define MU_AGENT_SEEN_KEY   "muster/seen/"  /* and the worker's rank */
+#define MU_AGENT_SEEN_BATCH 128             /* stacks that are read at a time */
+
+struct mu_agent_service;
+struct mu_agent_round;
+
+/* An operation on the round's store; it belongs to the round. */
+struct mu_agent_hang_op {
+    struct mu_store_op op;
+    bool busy;
+    void (*then)(struct mu_agent_round *r, struct mu_store_op *op);
+    struct mu_span *spans; /* keys, then values; owned */
+    struct mu_buf bytes;   /* what they point to */
+};
+
+struct mu_agent_watchdog {
+    bool on;        /* hangs are looked for, and can be */
+    bool sampling;  /* the workers of `generation` are watched */
+    bool busy;      /* a thread samples */
+    bool begin_due; /* other workers run by now */
+    uint64_t generation;
+    uint64_t hang_ms;
+    struct mu_timer timer;
+    struct mu_work work;
+    struct mu_watchdog machine;
+    struct mu_stacks_sampler sampler;
+    struct mu_watchdog_sample *samples;
+    mu_mono_t moved_at; /* when all workers had ended, or any still ran */
+    bool still;         /* all of our workers stand still, for as long as a hang takes */
+
+    /* hang.c */
+    bool said_still;   /* by the store, we are */
+    bool saying_still; /* by what is being written */
+    mu_mono_t said_at;
+    mu_mono_t read_at;
+    struct mu_watchdog_run run; /* node 0 */
+    struct mu_pulse *pulses;    /* node 0: of all ranks, as of the last reading */
+    uint32_t *missing;
+    uint32_t pulse_count;
+    uint32_t world;
+    struct mu_watchdog_verdict verdict;
+    struct mu_groups groups; /* while `grouping` */
+    bool grouping;
+    uint32_t seen_next; /* the next rank whose stack is read */
+    char missing_node[64];
+    uint64_t number; /* of hangs in this round that were told */
+    bool tell_due;   /* MU_AGENT_HANG_KEY is to be written: */
+    struct mu_buf tell_text;
+    struct mu_hang told; /* the last one that we heard of */
+    bool has_told;
+    mu_mono_t over_at; /* told.over: since then */
+};
+
+/* watchdog.c */
+/** Without memory there is no watchdog. */
+void mu_agent_watchdog_init(struct mu_agent_service *s);
+/** All workers of a generation run. */
+void mu_agent_watchdog_begin(struct mu_agent_service *s);
+/** They are not watched any more. */
+void mu_agent_watchdog_stop(struct mu_agent_service *s);
+/** Returns whether no thread samples; mu_agent_settle() is called when none does. */
+bool mu_agent_watchdog_idle(struct mu_agent_service *s);
+void mu_agent_watchdog_fini(struct mu_agent_service *s);
+/** How long a time that is a part of the hang time is, but never shorter than an interval. */
+uint64_t mu_agent_watchdog_part_ns(const struct mu_agent_watchdog *d, uint64_t parts);
+
+/* hang.c */
+/** After each sample. */
+void mu_agent_hang_turn(struct mu_agent_service *s);
+/** Other workers run now: what was said of the last ones is forgotten. */
+void mu_agent_hang_reset(struct mu_agent_service *s);
+/** A hang is news for the verdict only if it was not over long before the end. */
+void mu_agent_hang_end(struct mu_agent_service *s);
+
+#endif
