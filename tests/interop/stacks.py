@@ -335,7 +335,7 @@ def test_not_permitted():
 
 
 def test_usage():
-    for words in ([], ["--pid", "x"], ["--pid", "0"], ["--pid", "1", "more"]):
+    for words in (["--pid", "x"], ["--pid", "0"], ["--pid", "1", "more"]):
         done = subprocess.run([muster_path(), "stacks", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         checks.equal(done.returncode, 2, "muster stacks %s is wrong usage" % " ".join(words))
 
