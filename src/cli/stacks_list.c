@@ -55,10 +55,14 @@ static void begin_more(struct stacks_list *list)
 {
     while (list->begun < list->count && list->begun - list->ended < AT_ONCE) {
         struct mu_stacks_take *take = &list->all[list->begun++].take;
+        int err;
 
         take->done = on_taken;
-        take->err = mu_stacks_take(list->loop.env, take);
-        list->ended += take->err != 0 ? 1 : 0;
+        err = mu_stacks_take(list->loop.env, take);
+        if (err != 0) {
+            take->err = err; /* Otherwise it is another thread's by now. */
+            list->ended++;
+        }
     }
     if (list->ended == list->count) {
         cli_loop_stop(&list->loop);
