@@ -59,7 +59,7 @@ COMMANDS = [
     "muster p2pd -noListenAddrs",
 ]
 # Verbs with such an option that are not for listening: they dial it.
-DIALS = {"bench", "top", "doctor"}
+DIALS = {"stacks", "bench", "top", "doctor"}
 LISTENS = r"^ +--?(listen|http|hostAddrs|rdzv-endpoint)\b"
 
 checks = lib.Checks()
