@@ -2,301 +2,9 @@
  * Agents with real workers: several of them on one loop, with the native rendezvous on loopback
  * between them. Workers are scripts of the shell.
  */
-#include "unit.h"
-
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
+#include "agent_seats.h"
 #include "own_network.h"
-#include "service/agent/agent_internal.h"
 #include "skipped.h"
-#include "transport/uv_env.h"
-
-#define AGENTS   3
-#define PATIENCE 30 /* seconds; nothing here takes that long */
-
-extern char **environ;
-
-struct seat {
-    struct mu_agent_service *agent;
-    struct mu_agent_service_config config;
-    const char *argv[4];
-    char out[1 << 16];
-    size_t out_len;
-    char log[1 << 14];
-    size_t log_len;
-    char tails[MU_AGENT_RUNNING_MAX + 2][8192]; /* of its workers */
-    size_t tail_lens[MU_AGENT_RUNNING_MAX + 2];
-    char error_text[512]; /* what workers leave in their error files */
-    void (*streams)(void *context, uint32_t local_rank, struct mu_spawn *what);
-    unsigned starts;
-    bool ended;
-    bool freed;
-    struct mu_agent_verdict verdict; /* its pointers are good until the agent is freed */
-    char text[1 << 14];
-    char json[1 << 16];
-};
-
-static struct mu_uv_env *uv;
-static struct seat seats[AGENTS];
-static char endpoint[64];
-static char run_id[32];
-static struct mu_timer watchdog;
-
-/* --- what agents tell ------------------------------------------------------------------------- */
-
-static void keep(char *to, size_t cap, size_t *len, struct mu_span in)
-{
-    size_t room = cap - 1 - *len;
-    size_t n = in.len < room ? in.len : room;
-
-    if (n != 0) {
-        memcpy(to + *len, in.data, n);
-    }
-    *len += n;
-    to[*len] = '\0';
-}
-
-static void on_log(void *context, const char *line)
-{
-    struct seat *seat = context;
-
-    keep(seat->log, sizeof(seat->log), &seat->log_len, mu_span_str(line));
-    keep(seat->log, sizeof(seat->log), &seat->log_len, MU_SPAN_LIT("\n"));
-}
-
-static int on_prepare(void *context, const struct mu_agent_attempt *attempt, struct mu_errmsg *msg)
-{
-    struct seat *seat = context;
-
-    (void)attempt;
-    (void)msg;
-    memset(seat->tail_lens, 0, sizeof(seat->tail_lens));
-    return 0;
-}
-
-static size_t on_output(void *context, uint32_t local_rank, struct mu_child *child,
-                        enum mu_stream stream, struct mu_span in)
-{
-    struct seat *seat = context;
-
-    (void)child;
-    (void)stream;
-    keep(seat->out, sizeof(seat->out), &seat->out_len, in);
-    keep(seat->tails[local_rank], sizeof(seat->tails[0]), &seat->tail_lens[local_rank], in);
-    return in.len;
-}
-
-static size_t on_tail(void *context, uint32_t local_rank, uint8_t *buf, size_t cap)
-{
-    struct seat *seat = context;
-    size_t len = seat->tail_lens[local_rank];
-
-    assert_true(len <= cap);
-    memcpy(buf, seat->tails[local_rank], len);
-    return len;
-}
-
-static void on_started(void *context, const struct mu_agent_attempt *attempt)
-{
-    struct seat *seat = context;
-
-    assert_int_equal(attempt->workers, seat->config.policy.workers);
-    seat->starts += 1;
-}
-
-static void on_step(void *context, uint32_t local_rank, uint64_t step, uint64_t ns)
-{
-    struct seat *seat = context;
-    char text[64];
-
-    (void)ns; /* the lines of a test may come at once */
-    (void)snprintf(text, sizeof(text), "worker %u: step %llu\n", local_rank,
-                   (unsigned long long)step);
-    on_log(seat, text);
-}
-
-static void read_error_file(void *context, uint32_t local_rank, struct mu_buf *out)
-{
-    struct seat *seat = context;
-
-    (void)local_rank;
-    (void)mu_buf_append(out, mu_span_str(seat->error_text));
-}
-
-static void on_ended(void *context, const struct mu_agent_verdict *verdict)
-{
-    struct seat *seat = context;
-    struct mu_buf out;
-
-    assert_false(seat->ended);
-    seat->ended = true;
-    seat->verdict = *verdict;
-    mu_buf_init(&out, sizeof(seat->json) - 1);
-    assert_int_equal(mu_agent_verdict_text(verdict, false, &out), 0);
-    assert_true(out.len < sizeof(seat->text));
-    memcpy(seat->text, mu_buf_span(&out).data, out.len);
-    mu_buf_reset(&out);
-    assert_int_equal(mu_agent_verdict_json(verdict, &out), 0);
-    memcpy(seat->json, mu_buf_span(&out).data, out.len);
-    mu_buf_fini(&out);
-}
-
-static void on_freed(void *context)
-{
-    struct seat *seat = context;
-
-    seat->freed = true;
-}
-
-/* --- the rig ---------------------------------------------------------------------------------- */
-
-static void on_watchdog(struct mu_timer *timer)
-{
-    (void)timer;
-    for (int i = 0; i < AGENTS; i++) {
-        if (seats[i].agent != NULL) {
-            (void)fprintf(stderr, "--- agent %d ---\n%s--- its output ---\n%s", i, seats[i].log,
-                          seats[i].out);
-        }
-    }
-    (void)fprintf(stderr, "nothing happens any more\n");
-    abort();
-}
-
-static uint16_t free_port(void)
-{
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t len = sizeof(addr);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &len), 0);
-    (void)close(fd);
-    return ntohs(addr.sin_port);
-}
-
-static int setup(void **state)
-{
-    static unsigned count;
-    (void)state;
-
-    memset(seats, 0, sizeof(seats));
-    assert_int_equal(mu_uv_env_new(&uv), 0);
-    (void)snprintf(endpoint, sizeof(endpoint), "127.0.0.1:%u", free_port());
-    (void)snprintf(run_id, sizeof(run_id), "run%u", count++);
-    mu_timer_init(&watchdog, on_watchdog);
-    mu_env_timer_arm(mu_uv_env_env(uv), &watchdog,
-                     mu_mono_add_ms(mu_env_now(mu_uv_env_env(uv)).mono, (uint64_t)PATIENCE * 1000));
-    return 0;
-}
-
-static struct seat *prepare(int i, const char *script, uint32_t nodes_min, uint32_t nodes_max,
-                            const char *conf)
-{
-    struct seat *seat = &seats[i];
-
-    seat->argv[0] = "/bin/sh";
-    seat->argv[1] = "-c";
-    seat->argv[2] = script;
-    seat->config = mu_agent_service_config_defaults();
-    seat->config.policy.workers = 2;
-    seat->config.policy.grace_ms = 5000;
-    seat->config.rdzv = (struct mu_rdzv_params){
-        .backend = "muster",
-        .endpoint = endpoint,
-        .run_id = run_id,
-        .nodes_min = nodes_min,
-        .nodes_max = nodes_max,
-        .local_addr = "127.0.0.1",
-        .config = conf,
-    };
-    seat->config.argv = seat->argv;
-    seat->config.inherited = (const char *const *)environ;
-    return seat;
-}
-
-static void start(struct seat *seat)
-{
-    const struct mu_agent_service_events events = {
-        .log = on_log,
-        .prepare = on_prepare,
-        .streams = seat->streams,
-        .output = on_output,
-        .tail = on_tail,
-        .started = on_started,
-        .step = on_step,
-        .read_error_file = read_error_file,
-        .ended = on_ended,
-        .freed = on_freed,
-        .context = seat,
-    };
-    struct mu_errmsg msg = {{0}};
-    int err = mu_agent_service_new(mu_uv_env_env(uv), &seat->config, &events, &seat->agent, &msg);
-
-    if (err != 0) {
-        fail_msg("%s", msg.text);
-    }
-    mu_agent_service_start(seat->agent);
-}
-
-static void wait_ended(struct seat *seat)
-{
-    while (!seat->ended) {
-        mu_uv_env_turn(uv);
-    }
-}
-
-static void wait_output(struct seat *seat, const char *text)
-{
-    while (strstr(seat->out, text) == NULL) {
-        mu_uv_env_turn(uv);
-    }
-}
-
-static void release(struct seat *seat)
-{
-    wait_ended(seat);
-    mu_agent_service_free(seat->agent);
-    while (!seat->freed) {
-        mu_uv_env_turn(uv);
-    }
-    seat->agent = NULL;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-
-    for (int i = 0; i < AGENTS; i++) {
-        if (seats[i].agent != NULL) {
-            release(&seats[i]);
-        }
-    }
-    mu_env_timer_arm(mu_uv_env_env(uv), &watchdog, MU_MONO_NEVER);
-    mu_uv_env_free(uv);
-    return 0;
-}
-
-static void assert_outcome(const struct seat *seat, enum mu_agent_outcome outcome)
-{
-    if (seat->verdict.outcome != outcome) {
-        fail_msg("%s: %s\n%s", mu_agent_outcome_name(seat->verdict.outcome), seat->verdict.text,
-                 seat->log);
-    }
-}
-
-static void assert_has(const char *text, const char *part)
-{
-    if (strstr(text, part) == NULL) {
-        fail_msg("\"%s\" is not in:\n%s", part, text);
-    }
-}
 
 /* --- the tests -------------------------------------------------------------------------------- */
 
@@ -306,16 +14,16 @@ static void test_agent_service_runs_four_workers_on_two_nodes(void **state)
                                  "group=$GROUP_RANK/$GROUP_WORLD_SIZE restart="
                                  "$TORCHELASTIC_RESTART_COUNT; "
                                  "echo master=$MASTER_ADDR:$MASTER_PORT";
-    struct seat *a = prepare(0, script, 2, 2, "");
-    struct seat *b = prepare(1, script, 2, 2, "");
+    struct seat *a = seat_prepare(0, script, 2, 2, "");
+    struct seat *b = seat_prepare(1, script, 2, 2, "");
     const char *master;
     char pair[64];
     (void)state;
 
-    start(a);
-    start(b);
-    wait_ended(a);
-    wait_ended(b);
+    seat_start(a);
+    seat_start(b);
+    seat_wait_ended(a);
+    seat_wait_ended(b);
     assert_outcome(a, MU_AGENT_SUCCEEDED);
     assert_outcome(b, MU_AGENT_SUCCEEDED);
     assert_int_equal(mu_agent_verdict_exit_code(&a->verdict), 0);
@@ -345,8 +53,8 @@ static void test_agent_service_seals_the_way_to_the_workers_store(void **state)
     static const char script[] = "echo master=$MASTER_ADDR:$MASTER_PORT; "
                                  "echo share=$TORCHELASTIC_USE_AGENT_STORE";
     char way[96];
-    struct seat *a = prepare(0, script, 2, 2, "");
-    struct seat *b = prepare(1, script, 2, 2, "");
+    struct seat *a = seat_prepare(0, script, 2, 2, "");
+    struct seat *b = seat_prepare(1, script, 2, 2, "");
     (void)state;
 
     if (address == NULL) {
@@ -355,10 +63,10 @@ static void test_agent_service_seals_the_way_to_the_workers_store(void **state)
     for (int i = 0; i < 2; i++) {
         seats[i].config.rdzv.local_addr = address;
         seats[i].config.sealed = true;
-        start(&seats[i]);
+        seat_start(&seats[i]);
     }
-    wait_ended(a);
-    wait_ended(b);
+    seat_wait_ended(a);
+    seat_wait_ended(b);
     assert_outcome(a, MU_AGENT_SUCCEEDED);
     assert_outcome(b, MU_AGENT_SUCCEEDED);
     assert_has(a->out, "master=127.0.0.1:");
@@ -382,12 +90,12 @@ static void hide_stdout(void *context, uint32_t local_rank, struct mu_spawn *wha
 
 static void test_agent_service_streams_lead_where_its_user_says(void **state)
 {
-    struct seat *a = prepare(0, "echo hidden; echo shown >&2", 1, 1, "");
+    struct seat *a = seat_prepare(0, "echo hidden; echo shown >&2", 1, 1, "");
     (void)state;
 
     a->streams = hide_stdout;
-    start(a);
-    wait_ended(a);
+    seat_start(a);
+    seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_SUCCEEDED);
     assert_string_equal(a->out, "shown\nshown\n");
 }
@@ -396,17 +104,17 @@ static void test_agent_service_names_the_first_failure_everywhere(void **state)
 {
     static const char script[] = "if [ $RANK = 3 ]; then echo about to fail; exit 7; fi; "
                                  "exec sleep 60";
-    struct seat *a = prepare(0, script, 2, 2, "max_restarts=0");
-    struct seat *b = prepare(1, script, 2, 2, "max_restarts=0");
+    struct seat *a = seat_prepare(0, script, 2, 2, "max_restarts=0");
+    struct seat *b = seat_prepare(1, script, 2, 2, "max_restarts=0");
     (void)state;
 
     (void)snprintf(a->error_text, sizeof(a->error_text),
                    "{\"message\": {\"message\": \"ValueError: boom\"}}");
     (void)snprintf(b->error_text, sizeof(b->error_text), "%s", a->error_text);
-    start(a);
-    start(b);
-    wait_ended(a);
-    wait_ended(b);
+    seat_start(a);
+    seat_start(b);
+    seat_wait_ended(a);
+    seat_wait_ended(b);
     for (int i = 0; i < 2; i++) {
         const struct mu_agent_verdict *v = &seats[i].verdict;
 
@@ -439,14 +147,14 @@ static void test_agent_service_names_who_still_ran_everywhere(void **state)
         "[ $RANK != 3 ] || exec sleep 60; sleep 0.2; echo 'Traceback (most recent call last):' "
         ">&2; "
         "echo 'RuntimeError: Timed out waiting 200ms for recv operation to complete' >&2; exit 1";
-    struct seat *a = prepare(0, script, 2, 2, "max_restarts=0");
-    struct seat *b = prepare(1, script, 2, 2, "max_restarts=0");
+    struct seat *a = seat_prepare(0, script, 2, 2, "max_restarts=0");
+    struct seat *b = seat_prepare(1, script, 2, 2, "max_restarts=0");
     (void)state;
 
-    start(a);
-    start(b);
-    wait_ended(a);
-    wait_ended(b);
+    seat_start(a);
+    seat_start(b);
+    seat_wait_ended(a);
+    seat_wait_ended(b);
     for (int i = 0; i < 2; i++) {
         assert_outcome(&seats[i], MU_AGENT_FAILED);
         assert_true(seats[i].verdict.first_failure.effect);
@@ -464,12 +172,12 @@ static void test_agent_service_counts_who_still_ran(void **state)
     static const char script[] =
         "[ $LOCAL_RANK = 0 ] || exec sleep 60; echo 'Traceback (most recent call last):' >&2; "
         "echo 'RuntimeError: Timed out' >&2; exit 1";
-    struct seat *a = prepare(0, script, 1, 1, "max_restarts=0");
+    struct seat *a = seat_prepare(0, script, 1, 1, "max_restarts=0");
     (void)state;
 
     a->config.policy.workers = MU_AGENT_RUNNING_MAX + 2;
-    start(a);
-    wait_ended(a);
+    seat_start(a);
+    seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_FAILED);
     assert_int_equal(a->verdict.running_count, MU_AGENT_RUNNING_MAX + 1);
     assert_has(a->text, "rank 1 (local rank 1) on ");
@@ -484,16 +192,16 @@ static void test_agent_service_restarts_within_the_budget(void **state)
                                  "if [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; "
                                  "then kill -9 $$$$; fi; "
                                  "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || sleep 60";
-    struct seat *a = prepare(0, script, 2, 2, "max_restarts=2");
-    struct seat *b = prepare(1, script, 2, 2, "max_restarts=2");
+    struct seat *a = seat_prepare(0, script, 2, 2, "max_restarts=2");
+    struct seat *b = seat_prepare(1, script, 2, 2, "max_restarts=2");
     (void)state;
 
     a->config.policy.restarts_max = 2;
     b->config.policy.restarts_max = 2;
-    start(a);
-    start(b);
-    wait_ended(a);
-    wait_ended(b);
+    seat_start(a);
+    seat_start(b);
+    seat_wait_ended(a);
+    seat_wait_ended(b);
     for (int i = 0; i < 2; i++) {
         assert_outcome(&seats[i], MU_AGENT_SUCCEEDED);
         assert_int_equal(seats[i].starts, 3);
@@ -506,14 +214,14 @@ static void test_agent_service_forgets_a_failure_that_it_recovered_from(void **s
 {
     static const char script[] = "[ $TORCHELASTIC_RESTART_COUNT$RANK != 01 ] || exit 3; "
                                  "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || echo again; exec sleep 60";
-    struct seat *a = prepare(0, script, 1, 1, "max_restarts=1");
+    struct seat *a = seat_prepare(0, script, 1, 1, "max_restarts=1");
     (void)state;
 
     a->config.policy.restarts_max = 1;
-    start(a);
-    wait_output(a, "again\nagain\n");
+    seat_start(a);
+    seat_wait_output(a, "again\nagain\n");
     mu_agent_service_signal(a->agent, SIGTERM);
-    wait_ended(a);
+    seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_STOPPED);
     assert_int_equal(a->verdict.restart_count, 1);
     assert_null(strstr(a->text, "first failure"));
@@ -528,11 +236,11 @@ static void test_agent_service_does_not_call_a_failure_stopped(void **state)
 {
     static const char script[] = "if [ $RANK = 0 ]; then sleep 0.2; exit 3; fi; "
                                  "echo 'Traceback (most recent call last)' >&2; sleep 0.7; exit 5";
-    struct seat *a = prepare(0, script, 1, 1, "max_restarts=0");
+    struct seat *a = seat_prepare(0, script, 1, 1, "max_restarts=0");
     (void)state;
 
-    start(a);
-    wait_ended(a);
+    seat_start(a);
+    seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_FAILED);
     assert_has(a->json, "\"exit_code\": 3, \"became\"");
     assert_has(a->json, "\"exit_code\": 5, \"became\"");
@@ -543,18 +251,18 @@ static void test_agent_service_does_not_call_a_failure_stopped(void **state)
 
 static void test_agent_service_sees_two_that_failed_at_once(void **state)
 {
-    struct seat *a = prepare(0, "echo $$$$; exec sleep 60", 1, 1, "max_restarts=0");
+    struct seat *a = seat_prepare(0, "echo $$$$; exec sleep 60", 1, 1, "max_restarts=0");
     const char *second;
     (void)state;
 
-    start(a);
+    seat_start(a);
     while (a->starts == 0 || (second = strchr(a->out, '\n')) == NULL ||
            strchr(second + 1, '\n') == NULL) {
         mu_uv_env_turn(uv);
     }
     assert_int_equal(kill((pid_t)strtol(a->out, NULL, 10), SIGABRT), 0);
     assert_int_equal(kill((pid_t)strtol(second + 1, NULL, 10), SIGABRT), 0);
-    wait_ended(a);
+    seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_FAILED);
     assert_null(strstr(a->text, "stopped by the agent"));
     assert_has(a->text, "failed as well on this node: rank ");
@@ -564,14 +272,14 @@ static void test_agent_service_passes_a_signal_on(void **state)
 {
     static const char script[] = "trap 'echo got INT; exit 0' INT; echo ready; "
                                  "while :; do sleep 0.05; done";
-    struct seat *a = prepare(0, script, 1, 1, "");
+    struct seat *a = seat_prepare(0, script, 1, 1, "");
     (void)state;
 
     a->config.policy.workers = 1;
-    start(a);
-    wait_output(a, "ready");
+    seat_start(a);
+    seat_wait_output(a, "ready");
     mu_agent_service_signal(a->agent, SIGINT);
-    wait_ended(a);
+    seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_STOPPED);
     assert_int_equal(a->verdict.signal, SIGINT);
     assert_has(a->out, "got INT");
@@ -581,14 +289,14 @@ static void test_agent_service_passes_a_signal_on(void **state)
 static void test_agent_service_kills_who_does_not_obey(void **state)
 {
     static const char script[] = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
-    struct seat *a = prepare(0, script, 1, 1, "");
+    struct seat *a = seat_prepare(0, script, 1, 1, "");
     (void)state;
 
     a->config.policy.grace_ms = 100;
-    start(a);
-    wait_output(a, "ready\nready");
+    seat_start(a);
+    seat_wait_output(a, "ready\nready");
     mu_agent_service_signal(a->agent, SIGTERM);
-    wait_ended(a);
+    seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_STOPPED);
     assert_int_equal(a->verdict.workers[0].exit_code, -SIGKILL);
     assert_int_equal(a->verdict.workers[1].exit_code, -SIGKILL);
@@ -600,14 +308,14 @@ static void test_agent_service_leaves_no_grandchild_behind(void **state)
 {
     static const char script[] = "setsid sh -c 'trap \"\" TERM; echo pid $$$$; "
                                  "exec sleep 1000' & sleep 0.2";
-    struct seat *a = prepare(0, script, 1, 1, "");
+    struct seat *a = seat_prepare(0, script, 1, 1, "");
     const char *at;
     int found = 0;
     (void)state;
 
     a->config.policy.grace_ms = 100;
-    start(a);
-    wait_ended(a);
+    seat_start(a);
+    seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_SUCCEEDED);
     /* They are nobody's to wait for, and are killed all the same. */
     for (at = strstr(a->out, "pid "); at != NULL; at = strstr(at + 1, "pid ")) {
@@ -621,12 +329,12 @@ static void test_agent_service_leaves_no_grandchild_behind(void **state)
 
 static void test_agent_service_program_that_is_none_is_an_error(void **state)
 {
-    struct seat *a = prepare(0, "", 1, 1, "");
+    struct seat *a = seat_prepare(0, "", 1, 1, "");
     (void)state;
 
     a->argv[0] = "/no/such/program";
-    start(a);
-    wait_ended(a);
+    seat_start(a);
+    seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_ERROR);
     assert_has(a->verdict.text, "/no/such/program");
     assert_has(a->json, "\"became\": \"not started\"");
@@ -634,24 +342,24 @@ static void test_agent_service_program_that_is_none_is_an_error(void **state)
 
 static void test_agent_service_says_once_what_ends_it(void **state)
 {
-    struct seat *a = prepare(0, "exec sleep 60", 1, 2, "last_call_timeout=0.01");
-    struct seat *b = prepare(1, "exec sleep 60", 1, 3, "");
+    struct seat *a = seat_prepare(0, "exec sleep 60", 1, 2, "last_call_timeout=0.01");
+    struct seat *b = seat_prepare(1, "exec sleep 60", 1, 3, "");
     (void)state;
 
-    start(a);
+    seat_start(a);
     while (a->starts == 0) {
         mu_uv_env_turn(uv);
     }
     /* Nothing has to be stopped first: the verdict says it at once. */
-    start(b);
-    wait_ended(b);
+    seat_start(b);
+    seat_wait_ended(b);
     assert_outcome(b, MU_AGENT_ERROR);
     assert_string_equal(b->verdict.unsaid, b->verdict.text);
     assert_has(b->text, b->verdict.text);
     assert_null(strstr(b->log, b->verdict.text));
     /* Workers take a while to stop: it is said before. */
     mu_agent_service_signal(a->agent, SIGTERM);
-    wait_ended(a);
+    seat_wait_ended(a);
     assert_string_equal(a->verdict.unsaid, "");
     assert_has(a->log, a->verdict.text);
     assert_has(a->text, "STOPPED after 0.");
@@ -661,15 +369,15 @@ static void test_agent_service_absorbs_a_late_comer(void **state)
 {
     static const char script[] = "echo world=$WORLD_SIZE; [ $WORLD_SIZE = 4 ] || exec sleep 60";
     const char *conf = "last_call_timeout=0.01,upscale_delay=0";
-    struct seat *a = prepare(0, script, 1, 2, conf);
-    struct seat *b = prepare(1, script, 1, 2, conf);
+    struct seat *a = seat_prepare(0, script, 1, 2, conf);
+    struct seat *b = seat_prepare(1, script, 1, 2, conf);
     (void)state;
 
-    start(a);
-    wait_output(a, "world=2\nworld=2");
-    start(b);
-    wait_ended(a);
-    wait_ended(b);
+    seat_start(a);
+    seat_wait_output(a, "world=2\nworld=2");
+    seat_start(b);
+    seat_wait_ended(a);
+    seat_wait_ended(b);
     assert_outcome(a, MU_AGENT_SUCCEEDED);
     assert_outcome(b, MU_AGENT_SUCCEEDED);
     assert_has(a->out, "world=4");
@@ -685,17 +393,17 @@ static void test_agent_service_gives_workers_time_to_save(void **state)
         "echo notify >&3; echo ready; read word ms <&3; echo $word $ms; echo saved >&3; "
         "exec sleep 60";
     const char *conf = "last_call_timeout=0.01,upscale_delay=0";
-    struct seat *a = prepare(0, script, 1, 2, conf);
-    struct seat *b = prepare(1, script, 1, 2, conf);
+    struct seat *a = seat_prepare(0, script, 1, 2, conf);
+    struct seat *b = seat_prepare(1, script, 1, 2, conf);
     (void)state;
 
     a->config.policy.change_ms = 20000;
     b->config.policy.change_ms = 20000;
-    start(a);
-    wait_output(a, "ready\nready");
-    start(b);
-    wait_ended(a);
-    wait_ended(b);
+    seat_start(a);
+    seat_wait_output(a, "ready\nready");
+    seat_start(b);
+    seat_wait_ended(a);
+    seat_wait_ended(b);
     assert_outcome(a, MU_AGENT_SUCCEEDED);
     assert_outcome(b, MU_AGENT_SUCCEEDED);
     assert_has(a->out, "change 20000\nchange 20000");
@@ -707,12 +415,12 @@ static void test_agent_service_hears_of_steps(void **state)
         "exec 3<&$MUSTER_NOTIFY_FD; [ $RANK = 1 ] || exit 0; "
         "echo step 41 >&3; echo step 42x >&3; echo step >&3; echo step -3 >&3; "
         "echo step 1234567890123456789 >&3; echo step 123456789012345678 >&3; echo step 43 >&3";
-    struct seat *a = prepare(0, script, 1, 1, "last_call_timeout=0.01");
+    struct seat *a = seat_prepare(0, script, 1, 1, "last_call_timeout=0.01");
     (void)state;
 
     a->config.policy.change_ms = 20000; /* so that there is a channel */
-    start(a);
-    wait_ended(a);
+    seat_start(a);
+    seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_SUCCEEDED);
     assert_has(a->log, "worker 1: step 41\n\nworker 1: step 123456789012345678\n\n"
                        "worker 1: step 43\n");
@@ -722,29 +430,29 @@ static void test_agent_service_survivors_go_on_when_one_leaves(void **state)
 {
     static const char script[] = "echo world=$WORLD_SIZE; [ $WORLD_SIZE = 2 ] || exec sleep 60";
     const char *conf = "last_call_timeout=0.01,max_restarts=3";
-    struct seat *a = prepare(0, script, 1, 2, "last_call_timeout=0.5,max_restarts=3");
-    struct seat *b = prepare(1, script, 1, 2, conf);
+    struct seat *a = seat_prepare(0, script, 1, 2, "last_call_timeout=0.5,max_restarts=3");
+    struct seat *b = seat_prepare(1, script, 1, 2, conf);
     (void)state;
 
-    start(a);
-    start(b);
-    wait_output(a, "world=4");
-    wait_output(b, "world=4");
+    seat_start(a);
+    seat_start(b);
+    seat_wait_output(a, "world=4");
+    seat_wait_output(b, "world=4");
     mu_agent_service_signal(b->agent, SIGTERM);
-    wait_ended(b);
+    seat_wait_ended(b);
     assert_outcome(b, MU_AGENT_STOPPED);
-    release(b);
-    wait_ended(a);
+    seat_release(b);
+    seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_SUCCEEDED);
     assert_has(a->out, "world=2");
 }
 
 static void test_agent_service_freed_before_it_joins_says_nothing_of_waiting(void **state)
 {
-    struct seat *a = prepare(0, "exit 0", 2, 2, "");
+    struct seat *a = seat_prepare(0, "exit 0", 2, 2, "");
     (void)state;
 
-    start(a);
+    seat_start(a);
     mu_agent_service_free(a->agent);
     while (a->agent->rdzv != NULL) {
         mu_uv_env_turn(uv);
@@ -762,7 +470,7 @@ static void test_agent_service_freed_before_it_joins_says_nothing_of_waiting(voi
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, seats_setup, seats_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_agent_service_runs_four_workers_on_two_nodes),
         TEST(test_agent_service_seals_the_way_to_the_workers_store),

@@ -2,29 +2,12 @@
  * Questions for the stacks of a run. Against a store in this process, whose agents are written out
  * here: what is asked, and who has answered. Then two agents with real workers on one loop.
  */
-#include "unit.h"
-
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
+#include "agent_seats.h"
 #include "own_network.h"
-#include "service/agent/agent_internal.h"
 #include "service/agent/stacks.h"
 #include "skipped.h"
-#include "transport/uv_env.h"
 
-#define PATIENCE 30 /* seconds; nothing here takes that long */
-#define AGENTS   2
-
-extern char **environ;
-
-static struct mu_uv_env *uv;
 static struct mu_store *store;
-static struct mu_timer watchdog;
 
 /* One question, and what came of it. */
 struct asked {
@@ -150,23 +133,11 @@ static void answer(uint64_t question, uint32_t node)
     mu_stacks_answer_fini(&w);
 }
 
-static void on_watchdog(struct mu_timer *timer)
-{
-    (void)timer;
-    (void)fprintf(stderr, "nothing happens any more\n");
-    abort();
-}
-
 static int setup(void **state)
 {
-    (void)state;
-
-    assert_int_equal(mu_uv_env_new(&uv), 0);
+    (void)seats_setup(state);
     assert_int_equal(mu_store_hash_new(mu_uv_env_env(uv), &store), 0);
     mu_buf_init(&op_value, 1024);
-    mu_timer_init(&watchdog, on_watchdog);
-    mu_env_timer_arm(mu_uv_env_env(uv), &watchdog,
-                     mu_mono_add_ms(mu_env_now(mu_uv_env_env(uv)).mono, (uint64_t)PATIENCE * 1000));
     return 0;
 }
 
@@ -178,16 +149,13 @@ static void on_closed(void *context)
 static int teardown(void **state)
 {
     bool closed = false;
-    (void)state;
 
     mu_store_close(store, on_closed, &closed);
     while (!closed) {
         mu_uv_env_turn(uv);
     }
     mu_buf_fini(&op_value);
-    mu_env_timer_arm(mu_uv_env_env(uv), &watchdog, MU_MONO_NEVER);
-    mu_uv_env_free(uv);
-    return 0;
+    return seats_teardown(state);
 }
 
 /* --- asking ----------------------------------------------------------------------------------- */
@@ -288,142 +256,12 @@ static void test_agent_stacks_ask_says_what_is_wrong_with_the_store(void **state
 
 /* --- agents ----------------------------------------------------------------------------------- */
 
-struct seat {
-    struct mu_agent_service *agent;
-    struct mu_agent_service_config config;
-    const char *argv[4];
-    unsigned starts;
-    unsigned exits;
-    bool ended;
-    bool freed;
-};
-
-static struct seat seats[AGENTS];
-static char endpoint[64];
-
-static int free_port(void)
-{
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t len = sizeof(addr);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &len), 0);
-    (void)close(fd);
-    return ntohs(addr.sin_port);
-}
-
-static void on_log(void *context, const char *line)
-{
-    (void)context;
-    (void)line;
-}
-
-static size_t on_output(void *context, uint32_t local_rank, struct mu_child *child,
-                        enum mu_stream stream, struct mu_span in)
-{
-    (void)context;
-    (void)local_rank;
-    (void)child;
-    (void)stream;
-    return in.len;
-}
-
-static size_t on_tail(void *context, uint32_t local_rank, uint8_t *buf, size_t cap)
-{
-    (void)context;
-    (void)local_rank;
-    (void)buf;
-    (void)cap;
-    return 0;
-}
-
-static void on_started(void *context, const struct mu_agent_attempt *attempt)
-{
-    struct seat *seat = context;
-
-    (void)attempt;
-    seat->starts++;
-}
-
-static void on_exited(void *context, const struct mu_agent_worker_end *end)
-{
-    struct seat *seat = context;
-
-    (void)end;
-    seat->exits++;
-}
-
-static void on_ended(void *context, const struct mu_agent_verdict *verdict)
-{
-    struct seat *seat = context;
-
-    (void)verdict;
-    seat->ended = true;
-}
-
-static void on_freed(void *context)
-{
-    struct seat *seat = context;
-
-    seat->freed = true;
-}
-
-static void start(int i, const char *script)
-{
-    struct seat *seat = &seats[i];
-    const struct mu_agent_service_events events = {.log = on_log,
-                                                   .output = on_output,
-                                                   .tail = on_tail,
-                                                   .started = on_started,
-                                                   .exited = on_exited,
-                                                   .ended = on_ended,
-                                                   .freed = on_freed,
-                                                   .context = seat};
-    struct mu_errmsg msg = {{0}};
-
-    *seat = (struct seat){.argv = {"/bin/sh", "-c", script}};
-    seat->config = mu_agent_service_config_defaults();
-    seat->config.policy.workers = 2;
-    seat->config.rdzv = (struct mu_rdzv_params){.backend = "muster",
-                                                .endpoint = endpoint,
-                                                .run_id = "run",
-                                                .nodes_min = AGENTS,
-                                                .nodes_max = AGENTS,
-                                                .local_addr = "127.0.0.1",
-                                                .config = ""};
-    seat->config.argv = seat->argv;
-    seat->config.inherited = (const char *const *)environ;
-    if (mu_agent_service_new(mu_uv_env_env(uv), &seat->config, &events, &seat->agent, &msg) != 0) {
-        fail_msg("%s", msg.text);
-    }
-    mu_agent_service_start(seat->agent);
-}
-
 static void start_both(const char *script)
 {
-    (void)snprintf(endpoint, sizeof(endpoint), "127.0.0.1:%d", free_port());
-    for (int i = 0; i < AGENTS; i++) {
-        start(i, script);
+    for (int i = 0; i < 2; i++) {
+        seat_start(seat_prepare(i, script, 2, 2, ""));
     }
     while (seats[0].starts == 0 || seats[1].starts == 0) {
-        mu_uv_env_turn(uv);
-    }
-}
-
-static void stop(struct seat *seat)
-{
-    mu_agent_service_signal(seat->agent, SIGTERM);
-    while (!seat->ended) {
-        mu_uv_env_turn(uv);
-    }
-}
-
-static void release(struct seat *seat)
-{
-    mu_agent_service_free(seat->agent);
-    while (!seat->freed) {
         mu_uv_env_turn(uv);
     }
 }
@@ -468,9 +306,9 @@ static void test_agent_stacks_of_all_workers_again_and_again(void **state)
     assert_string_equal(mu_agent_stacks_node(seats[0].agent, seats[0].agent->round->rank),
                         seats[0].agent->rdzv->node);
     assert_string_equal(mu_agent_stacks_node(seats[0].agent, AGENTS), "");
-    for (int i = 0; i < AGENTS; i++) {
-        stop(&seats[i]);
-        release(&seats[i]);
+    for (int i = 0; i < 2; i++) {
+        seat_stop(&seats[i]);
+        seat_release(&seats[i]);
     }
 }
 
@@ -487,9 +325,9 @@ static void test_agent_stacks_of_workers_that_have_ended(void **state)
     wait_done(&a);
     assert_int_equal(a.reports, 4);
     assert_int_equal(a.running, 2);
-    for (int i = 0; i < AGENTS; i++) {
-        stop(&seats[i]);
-        release(&seats[i]);
+    for (int i = 0; i < 2; i++) {
+        seat_stop(&seats[i]);
+        seat_release(&seats[i]);
     }
 }
 
@@ -506,9 +344,9 @@ static void test_agent_stacks_while_a_look_does_not_end(void **state)
     assert_int_equal(a.ask.answered, 2);
     assert_int_equal(a.reports, 4);
     assert_int_equal(a.running, 2); /* the other node's */
-    for (int i = 0; i < AGENTS; i++) {
-        stop(&seats[i]);
-        release(&seats[i]);
+    for (int i = 0; i < 2; i++) {
+        seat_stop(&seats[i]);
+        seat_release(&seats[i]);
     }
 }
 
@@ -547,9 +385,9 @@ static void test_agent_stacks_of_many_questions_are_shared(void **state)
     }
     assert_true(has_answered(&seats[0], 11));
     store = own;
-    for (int i = 0; i < AGENTS; i++) {
-        stop(&seats[i]);
-        release(&seats[i]);
+    for (int i = 0; i < 2; i++) {
+        seat_stop(&seats[i]);
+        seat_release(&seats[i]);
     }
 }
 
@@ -561,11 +399,11 @@ static void test_agent_stacks_question_ends_with_the_round(void **state)
 
     start_both("exec sleep 1000");
     ask(&seats[1], &a, 1000000);
-    stop(&seats[0]);
-    stop(&seats[1]);
+    seat_stop(&seats[0]);
+    seat_stop(&seats[1]);
     ask(&seats[1], &b, 1000000); /* its round is still there, and nobody answers any more */
-    release(&seats[0]);
-    release(&seats[1]);
+    seat_release(&seats[0]);
+    seat_release(&seats[1]);
     assert_true(a.done);
     assert_true(b.done);
 }
@@ -575,12 +413,12 @@ static void test_agent_stacks_without_a_round_are_refused(void **state)
     struct asked a;
     (void)state;
 
-    (void)snprintf(endpoint, sizeof(endpoint), "127.0.0.1:%d", free_port());
-    start(0, "exit 0");
+    seat_start(seat_prepare(0, "exit 0", 2, 2, ""));
     a.ask.config = config_of(&a, 1000);
     assert_int_equal(mu_agent_stacks_ask(seats[0].agent, &a.ask), MUSTER_ENOENT);
     assert_string_equal(mu_agent_stacks_node(seats[0].agent, 0), "");
-    release(&seats[0]);
+    seat_stop(&seats[0]);
+    seat_release(&seats[0]);
     assert_false(a.done);
 }
 
