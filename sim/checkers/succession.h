@@ -21,7 +21,7 @@
 #include "proto/rdzv/succession.h"
 
 #define SUCC_NODES_MAX   9
-#define SUCC_TERMS_MAX   64
+#define SUCC_TERMS_MAX   192
 #define SUCC_COMMITS_MAX 96
 
 /* An agent that is started anew, or forgets, is another voter. */

@@ -166,7 +166,7 @@ static void act(struct world *w, const struct mu_succession_action *a)
 
     switch (a->type) {
     case MU_SUCCESSION_ASK:
-        mu_succession_get_ask(&w->m, &ask);
+        mu_succession_get_ask(&w->m, a->call, &ask);
         MU_ASSERT(ask.term == 0 || ask.term == ask.promised);
         if (a->term != 0) {
             check_promise(w, a->term, a->address);
@@ -285,15 +285,16 @@ static void begin(struct world *w)
 
 static void answer_it(struct world *w)
 {
+    uint32_t call = (uint32_t)small(w, MU_SUCCESSION_CALLS);
     struct mu_succession_answer answer = {.kind = (enum mu_succession_answer_kind)(1 + small(w, 3)),
                                           .term = read_term(w)};
 
     answer.address = answer.kind == MU_SUCCESSION_RAISE ? NULL : heirs[small(w, OTHERS)].address;
-    if (answer.kind == MU_SUCCESSION_FORGET && answer.term < w->m.promised && w->m.asking &&
-        strcmp(answer.address, "a:1") != 0) {
+    if (answer.kind == MU_SUCCESSION_FORGET && answer.term < w->m.promised &&
+        w->m.calls[call].asking && strcmp(answer.address, "a:1") != 0) {
         forget(w);
     }
-    mu_succession_answered(&w->m, w->now, &answer);
+    mu_succession_answered(&w->m, w->now, call, &answer);
 }
 
 static void tell_it(struct world *w)
@@ -369,7 +370,7 @@ static void live(struct world *w, uint8_t kind)
         answer_it(w);
         break;
     case 1:
-        mu_succession_unreached(&w->m, w->now);
+        mu_succession_unreached(&w->m, w->now, (uint32_t)small(w, MU_SUCCESSION_CALLS));
         break;
     case 2:
         mu_succession_lost(&w->m, w->now);
@@ -395,6 +396,7 @@ static void live(struct world *w, uint8_t kind)
     default:
         forget(w);
         mu_succession_left(&w->m);
+        settle(w);
         memset(w->asks, 0, sizeof(w->asks));
         memset(w->joined, 0, sizeof(w->joined));
         mu_succession_start(&w->m, w->now,

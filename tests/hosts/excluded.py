@@ -6,6 +6,7 @@ own check fails. Three hosts, real addresses, a token.
 """
 import json
 import os
+import signal
 import time
 
 from drill import make_token
@@ -20,7 +21,7 @@ WORKER = ('echo "$WORLD_SIZE" >"$0/world.$HOSTNAME"; '
 
 
 class Job:
-    def __init__(self, rig, nnodes, *options, only=()):
+    def __init__(self, rig, nnodes, *options, only=(), hosts=None):
         self.rig = rig
         self.folder = os.path.join(rig.path, "job")
         os.makedirs(self.folder)
@@ -28,7 +29,7 @@ class Job:
         self.options = options
         self.nnodes = nnodes
         self.only = dict(only)  # options for one host
-        self.agents = {host.name: self.start(host) for host in rig.hosts}
+        self.agents = {host.name: self.start(host) for host in hosts or rig.hosts}
 
     def start(self, host):
         return host.start(
@@ -199,6 +200,38 @@ def test_exclusions_outlive_the_host():
         checks.equal(job.world("node3"), 5, "the node that was excluded before is not let in")
         del job.agents["node0"]
         job.finish("after the loss of the host")
+
+
+def test_newcomer_that_hosts_knows_the_run():
+    """The first endpoint comes when the host is gone, so it hosts, and has only heard of the run."""
+    with Rig(4) as rig:
+        endpoints = "node0:29400,node1:29400,node2:29400"
+        job = Job(rig, "2:4", "--rdzv-endpoint", endpoints, hosts=rig.hosts[1:])
+        three = ["node1", "node2", "node3"]
+
+        def status():
+            code, out, _ = job.rdzv("status", "--json", endpoint=endpoints)
+            return json.loads(out) if code == 0 else {}
+
+        wait_until(lambda: all(job.world(name) == 3 for name in three), "three train", 40)
+        job.fail("node3")
+        wait_until(lambda: status().get("restarts_left") == 19, "a restart is spent", 40)
+        before = status()
+        for name in ("node2", "node3"):
+            job.agents[name].signal(signal.SIGSTOP)
+        job.agents.pop("node1").kill()
+        job.agents["node0"] = job.start(rig.hosts[0])
+        job.agents["node0"].says("node0:29400", 20)
+        for name in ("node2", "node3"):
+            job.agents[name].signal(signal.SIGCONT)
+        job.agents["node0"].says("node0 hosts the rendezvous (term 2)", 40)
+        wait_until(lambda: status().get("running", 0) >= 2, "they go on", 40)
+        after = status()
+        checks.equal((after["restarts_left"], after["incarnation"]), (19, before["incarnation"]),
+                     "it goes on with the same run")
+        # It may have come too late for the first round.
+        wait_until(lambda: all(job.world(name) == 3 for name in job.agents), "it trains as well", 40)
+        job.finish("with a newcomer that hosts")
 
 
 def test_check_keeps_a_node_out_until_it_passes():

@@ -12,9 +12,10 @@ import importlib.util
 import os
 import re
 import signal
+import sys
 import time
 
-from drill import Job, make_token, overlap, spans
+from drill import Job, make_certificates, make_token, overlap, spans
 from rig import Checks, Rig, muster_path, option, wait_until
 
 checks = Checks()
@@ -43,6 +44,15 @@ class TorchJob(Job):
             found.append([(float(t), world, int(rank), int(size), 0)
                           for t, world, rank, size in lines])
         return [worker for worker in found if worker]
+
+
+class OddJob(Job):
+    """Of the hosts, the first has little memory, and the second a clock of its own."""
+
+    def start(self, member):
+        odd = {0: {"memory": 64 << 20}, 1: {"clock": True}}.get(member.number, {})
+        return member.start(*self.command, *self.credential[member.name], self.worker, self.folder,
+                            env={"PYTHON_EXEC": sys.executable}, **odd)
 
 
 def start_job(rig, nnodes="2:4", *options, members=None, worker="ring_worker.py", endpoints=1):
@@ -184,6 +194,29 @@ def test_hosts_are_silent():
             check_worlds(job, way)
             if good:
                 job.finish(way)
+
+
+def test_hosts_with_certificates_and_odd_machines():
+    """Certificates instead of a token, a control group with little memory, and a clock that is hours
+    ahead and then moved back: each of them hosts, and is killed."""
+    with Rig(4) as rig:
+        rig.hosts[1].clock.advance(hours=3)
+        job = OddJob(checks, rig, rig.hosts, rig.hosts[0], "2:4", make_certificates(rig),
+                     ("--max-losses", "100000/1h"), "ring_worker.py")
+        if not job.await_world(4, "certificates: the job begins"):
+            return
+        hosted = []
+        while not {0, 1} <= set(hosted) and len(hosted) < 6:
+            hosted.append(host_of(job))
+            title = "certificates, host %d, %d" % (hosted[-1], len(hosted))
+            if lose(job, hosted[-1], "kill -9", 4, title) is None:
+                return
+        checks.ok({0, 1} <= set(hosted), "both hosted", hosted)
+        rig.hosts[1].clock.advance(hours=-3)
+        lose(job, host_of(job), "kill -9", 4, "certificates, the clock is moved back")
+        check_worlds(job, "certificates")
+        checks.equal(job.charged(), 0, "certificates: no restart was charged")
+        job.finish("certificates")
 
 
 def test_host_leaves():

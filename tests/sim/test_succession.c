@@ -131,7 +131,7 @@ enum {
     DELIVER = 0,
     LOSE = DELIVER + NODES * NODES,
     UNREACH = LOSE + NODES,
-    DROP = UNREACH + NODES,
+    DROP = UNREACH + NODES * MU_SUCCESSION_CALLS,
     TICK = DROP + NODES * NODES,
     FORM = TICK + NODES,
     DIE = FORM + NODES,
@@ -162,13 +162,12 @@ static bool may_lose(uint32_t i)
     return is_given_up(i, n->join_to, c->joined && c->join_call == n->join_call);
 }
 
-static bool may_unreach(uint32_t i)
+static bool may_unreach(uint32_t i, uint32_t ask)
 {
-    struct succ_node *n = &w.nodes[i];
-    struct succ_client *c = &w.nodes[n->ask_to].clients[i];
+    const struct succ_ask *a = &w.nodes[i].asks[ask];
+    struct succ_client *c = &w.nodes[a->to].clients[i];
 
-    return !w.dead[i] && n->ask_call != 0 &&
-           is_given_up(i, n->ask_to, c->asks && c->ask_call == n->ask_call);
+    return !w.dead[i] && a->call != 0 && is_given_up(i, a->to, c->asks && c->ask_call == a->call);
 }
 
 static bool lose(uint32_t i)
@@ -234,11 +233,12 @@ static bool do_step(unsigned step)
         return lose(step - LOSE);
     }
     if (step < DROP) {
-        i = step - UNREACH;
-        if (!may_unreach(i)) {
+        i = (step - UNREACH) % NODES;
+        j = (step - UNREACH) / NODES;
+        if (!may_unreach(i, j)) {
             return false;
         }
-        succ_node_unreached(&w.nodes[i], w.now);
+        succ_node_unreached(&w.nodes[i], w.now, j);
         return true;
     }
     if (step < TICK) {
@@ -341,7 +341,9 @@ static void note_calls(void)
     memset(number_count, 0, sizeof(number_count));
     for (uint32_t i = 0; i < NODES; i++) {
         note_call(i, w.nodes[i].join_call);
-        note_call(i, w.nodes[i].ask_call);
+        for (uint32_t k = 0; k < MU_SUCCESSION_CALLS; k++) {
+            note_call(i, w.nodes[i].asks[k].call);
+        }
         for (uint32_t k = 0; k < NODES; k++) {
             const struct succ_client *c = &w.nodes[i].clients[k];
             const struct queue *q = &w.links[i][k];
@@ -391,18 +393,23 @@ static void mix_node(uint32_t i)
     const struct mu_succession *m = &n->m;
 
     mix((uint64_t)m->state << 56 ^ m->promised << 48 ^ (uint64_t)m->promised_to[0] << 40 ^
-        (uint64_t)m->host[0] << 32 ^ m->host_term << 24 ^ (uint64_t)m->at << 16 ^
-        (uint64_t)m->visit << 8 ^ (uint64_t)m->away << 2 ^ (uint64_t)m->asking << 1 ^
+        (uint64_t)m->host[0] << 32 ^ m->host_term << 24 ^ (uint64_t)m->home << 20 ^
+        (uint64_t)m->visited[0] << 16 ^ (uint64_t)m->visited[1] << 8 ^ (uint64_t)m->after << 1 ^
         (uint64_t)(m->give_up.ns == UINT64_MAX));
-    mix((uint64_t)m->asked[0] << 56 ^ m->asked_term << 48 ^ m->legacy.term << 40 ^
-        m->legacy.version << 32 ^ (uint64_t)(m->probe_at.ns == UINT64_MAX) << 24 ^
-        m->probe_entry << 16 ^ n->join_to << 8 ^ n->ask_to);
+    mix(m->legacy.term << 40 ^ m->legacy.version << 32 ^
+        (uint64_t)(m->probe_at.ns == UINT64_MAX) << 24 ^ m->probe_entry << 16 ^ n->join_to << 8);
+    for (uint32_t k = 0; k < MU_SUCCESSION_CALLS; k++) {
+        const struct mu_succession_call *call = &m->calls[k ^ m->home_call];
+
+        mix((uint64_t)call->asking << 40 ^ (uint64_t)call->asked[0] << 32 ^ call->term << 16 ^
+            (uint64_t)n->asks[k ^ m->home_call].to << 8 ^ call->entry);
+        mix_call(i, n->asks[k ^ m->home_call].call);
+    }
     for (uint32_t k = 0; k < NODES; k++) {
         mix(m->passed_over[k].ns != 0);
     }
     mix_view(&m->view);
     mix_call(i, n->join_call);
-    mix_call(i, n->ask_call);
     mix(n->round_term << 32 ^ n->round);
     if (m->state == MU_SUCCESSION_HOSTING) {
         mix_host(n);
@@ -560,8 +567,8 @@ static void heal(void)
                 if (succ_node_has_host(&w.nodes[i]) && w.nodes[i].join_to == k) {
                     succ_node_lost(&w.nodes[i], w.now);
                 }
-                if (w.nodes[i].ask_call != 0 && w.nodes[i].ask_to == k) {
-                    succ_node_unreached(&w.nodes[i], w.now);
+                if (succ_node_asks(&w.nodes[i], k) < MU_SUCCESSION_CALLS) {
+                    succ_node_unreached(&w.nodes[i], w.now, succ_node_asks(&w.nodes[i], k));
                 }
                 succ_node_drop(&w.nodes[i], w.now, k);
             }
@@ -588,9 +595,11 @@ static void do_next(void)
                 idle = false;
             }
         }
-        if (may_unreach(i)) {
-            succ_node_unreached(n, w.now);
-            idle = false;
+        for (uint32_t k = 0; k < MU_SUCCESSION_CALLS; k++) {
+            if (may_unreach(i, k)) {
+                succ_node_unreached(n, w.now, k);
+                idle = false;
+            }
         }
         if (succ_node_has_host(n) && may_lose(i)) {
             succ_node_lost(n, w.now);

@@ -9,7 +9,7 @@
  *     1s form a                its room forms a round of all who have joined
  *     2s die a                 and what it has sent is lost
  *     2s lost b                it takes its host for lost
- *     2s unreached b           whom it asks cannot be reached
+ *     2s unreached b           whom it asks at home cannot be reached
  *     2s drop a b              a takes its member b for lost
  *     2s tick b                its deadline has come
  *     2s explain b
@@ -218,7 +218,7 @@ static void take_node(const char *what, uint32_t i)
     } else if (strcmp(what, "lost") == 0) {
         succ_node_lost(&nodes[i], now());
     } else if (strcmp(what, "unreached") == 0) {
-        succ_node_unreached(&nodes[i], now());
+        succ_node_unreached(&nodes[i], now(), nodes[i].m.home_call);
     } else if (strcmp(what, "tick") == 0) {
         tick(i);
     } else if (strcmp(what, "explain") == 0) {

@@ -137,8 +137,8 @@ static void sever(struct agent *a, uint32_t peer)
             close_wire(w);
         }
     }
-    if (n->ask_call != 0 && n->ask_to == peer) {
-        succ_node_unreached(n, now_of(a));
+    if (succ_node_asks(n, peer) < MU_SUCCESSION_CALLS) {
+        succ_node_unreached(n, now_of(a), succ_node_asks(n, peer));
     }
     if (succ_node_has_host(n) && n->join_to == peer && n->join_call != 0) {
         succ_node_lost(n, now_of(a));
@@ -301,8 +301,8 @@ static bool is_related(const struct agent *a, uint32_t peer)
     const struct succ_node *n = &a->node;
 
     return peer != n->id && ((succ_node_has_host(n) && n->join_to == peer) ||
-                             (n->ask_call != 0 && n->ask_to == peer) || n->clients[peer].joined ||
-                             n->clients[peer].asks);
+                             succ_node_asks(n, peer) < MU_SUCCESSION_CALLS ||
+                             n->clients[peer].joined || n->clients[peer].asks);
 }
 
 static void form(struct agent *a)
@@ -365,6 +365,7 @@ static void beat(struct agent *a)
     a->beat_at = mu_mono_add_ns(now, BEAT_NS);
     for (uint32_t i = 0; i < a->node.count; i++) {
         if (!is_related(a, i)) {
+            a->heard[i] = now; /* Who has nothing to say is not missed. */
             continue;
         }
         if (mu_mono_since(a->heard[i], now) > DEAD_NS || is_out_of_reach(a, i)) {
@@ -413,6 +414,7 @@ static int start_agent(struct mu_env *env, void *arg)
     a->node.send = send_msg;
     a->node.failed = node_failed;
     a->node.context = a;
+    a->node.trace = mu_sim_trace(env);
     MU_ASSERT(mu_env_listen(env, &a->listener, &addr) == 0);
     mu_env_entropy(env, &seed, sizeof(seed));
     if (anew) {

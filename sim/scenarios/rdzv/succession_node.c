@@ -74,23 +74,24 @@ static void spoil_view(enum succ_bug bug, struct mu_succession_view *view)
 
 static void send_ask(struct succ_node *n, const struct mu_succession_action *a)
 {
+    struct succ_ask *ours = &n->asks[a->call];
     struct succ_msg msg = {.kind = SUCC_ASK};
     struct mu_succession_ask ask;
 
-    mu_succession_get_ask(&n->m, &ask);
-    n->ask_call = ++n->calls;
-    n->ask_to = node_of(a->address);
+    mu_succession_get_ask(&n->m, a->call, &ask);
+    ours->call = ++n->calls;
+    ours->to = node_of(a->address);
     if (a->term != 0) {
-        check(n, succ_truth_promise(n->truth, n->id, a->term, n->ask_to));
+        check(n, succ_truth_promise(n->truth, n->id, a->term, ours->to));
     }
-    msg.call = n->ask_call;
+    msg.call = ours->call;
     msg.u.ask.term = ask.term;
     msg.u.ask.promised = ask.promised;
     msg.u.ask.view = ask.view;
     msg.legacy = ask.legacy.version;
     msg.legacy_term = ask.legacy.term;
     spoil_view(n->bug, &msg.u.ask.view);
-    n->send(n->context, n->id, n->ask_to, &msg);
+    n->send(n->context, n->id, ours->to, &msg);
     if (n->bug == SUCC_BUG_PROMISE_TWICE && a->term != 0) {
         n->m.promised = a->term - 1;
         n->m.promised_to[0] = '\0';
@@ -125,10 +126,20 @@ void succ_node_lost(struct succ_node *n, mu_mono_t now)
     pump(n, now);
 }
 
-void succ_node_unreached(struct succ_node *n, mu_mono_t now)
+uint32_t succ_node_asks(const struct succ_node *n, uint32_t to)
 {
-    n->ask_call = 0;
-    mu_succession_unreached(&n->m, now);
+    uint32_t i = 0;
+
+    while (i < MU_SUCCESSION_CALLS && (n->asks[i].call == 0 || n->asks[i].to != to)) {
+        i++;
+    }
+    return i;
+}
+
+void succ_node_unreached(struct succ_node *n, mu_mono_t now, uint32_t ask)
+{
+    n->asks[ask].call = 0;
+    mu_succession_unreached(&n->m, now, ask);
     pump(n, now);
 }
 
@@ -154,17 +165,21 @@ static void on_prepare(struct succ_node *n, mu_mono_t now, const struct succ_msg
     }
 }
 
-static void on_answer(struct succ_node *n, mu_mono_t now, const struct succ_msg *msg)
+static void on_answer(struct succ_node *n, mu_mono_t now, uint32_t from, const struct succ_msg *msg)
 {
+    uint32_t ask = succ_node_asks(n, from);
     struct mu_succession_answer answer = {.kind = (enum mu_succession_answer_kind)msg->answer,
                                           .term = msg->term,
                                           .address = heirs[msg->about].address};
 
-    n->ask_call = 0;
+    if (ask == MU_SUCCESSION_CALLS || n->asks[ask].call != msg->call) {
+        return;
+    }
+    n->asks[ask].call = 0;
     if (answer.kind == MU_SUCCESSION_FORGET && answer.term < n->m.promised) {
         succ_truth_reborn(n->truth, n->id);
     }
-    mu_succession_answered(&n->m, now, &answer);
+    mu_succession_answered(&n->m, now, ask, &answer);
 }
 
 /* --- as a host ------------------------------------------------------------------------------- */
@@ -347,9 +362,9 @@ static void act(struct succ_node *n, const struct mu_succession_action *a)
         send_ask(n, a);
         break;
     case MU_SUCCESSION_HANG_UP:
-        if (n->ask_call != 0) {
-            send_kind(n, n->ask_to, SUCC_HANG_UP, n->ask_call);
-            n->ask_call = 0;
+        if (n->asks[a->call].call != 0) {
+            send_kind(n, n->asks[a->call].to, SUCC_HANG_UP, n->asks[a->call].call);
+            n->asks[a->call].call = 0;
         }
         break;
     case MU_SUCCESSION_FOLLOW:
@@ -520,9 +535,7 @@ void succ_node_receive(struct succ_node *n, mu_mono_t now, uint32_t from,
         on_ask(n, now, from, msg);
         break;
     case SUCC_ANSWER:
-        if (msg->call == n->ask_call && from == n->ask_to) {
-            on_answer(n, now, msg);
-        }
+        on_answer(n, now, from, msg);
         break;
     case SUCC_HANG_UP:
         if (c->asks && msg->call == c->ask_call) {
@@ -544,9 +557,19 @@ void succ_node_receive(struct succ_node *n, mu_mono_t now, uint32_t from,
     pump(n, now);
 }
 
+static bool has_promised(const struct mu_succession *m)
+{
+    for (uint32_t i = 0; i < MU_SUCCESSION_CALLS; i++) {
+        if (m->calls[i].asking && m->calls[i].term != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void succ_node_tick(struct succ_node *n, mu_mono_t now)
 {
-    if (n->bug == SUCC_BUG_OLD_TERM && n->m.asking && n->m.asked_term != 0) {
+    if (n->bug == SUCC_BUG_OLD_TERM && has_promised(&n->m)) {
         n->m.promised = n->m.host_term;
         mu_succession_better(
             &n->m, now,

@@ -80,6 +80,11 @@ struct succ_client {
     struct mu_succession_peer peer;
 };
 
+struct succ_ask {
+    uint32_t call; /* 0: none */
+    uint32_t to;
+};
+
 struct succ_node {
     struct mu_succession m;
     uint32_t id;
@@ -91,8 +96,7 @@ struct succ_node {
     uint32_t calls;     /* a number for each */
     uint32_t join_call; /* 0: none */
     uint32_t join_to;
-    uint32_t ask_call;
-    uint32_t ask_to;
+    struct succ_ask asks[MU_SUCCESSION_CALLS];
     bool bye;                   /* its host said so: it is lost */
     uint64_t round_term, round; /* it was assigned to last; 0: none */
 
@@ -118,8 +122,10 @@ void succ_node_receive(struct succ_node *n, mu_mono_t now, uint32_t from,
 /** Whether it has a host that it could lose. */
 bool succ_node_has_host(const struct succ_node *n);
 void succ_node_lost(struct succ_node *n, mu_mono_t now);
-/** Whom it asks is out of reach. */
-void succ_node_unreached(struct succ_node *n, mu_mono_t now);
+/** The number of its ask to that node; MU_SUCCESSION_CALLS: it does not ask there. */
+uint32_t succ_node_asks(const struct succ_node *n, uint32_t to);
+/** Whom that ask went to is out of reach. */
+void succ_node_unreached(struct succ_node *n, mu_mono_t now, uint32_t ask);
 /** It has lost a client: its asks and its membership. Harmless if it has none. */
 void succ_node_drop(struct succ_node *n, mu_mono_t now, uint32_t client);
 /** Whether the room could form another round. */

@@ -59,7 +59,8 @@ static void remember(struct mu_succession_view *view, const struct mu_electorate
 
 static bool is_sane(const struct mu_electorate *e)
 {
-    return e->world > 0 && (e->rank == MU_SUCCESSION_NO_RANK || e->rank < e->world);
+    return e->world > 0 && e->world <= MU_SUCCESSION_WORLD_MAX &&
+           (e->rank == MU_SUCCESSION_NO_RANK || e->rank < e->world);
 }
 
 void mu_succession_sanitise(struct mu_succession_view *view)
@@ -137,6 +138,7 @@ void mu_succession_start(struct mu_succession *m, mu_mono_t now,
                          const struct mu_succession_line *endpoints, uint32_t index)
 {
     MU_ASSERT(endpoints->count <= MU_SUCCESSION_ENDPOINTS_MAX);
+    m->has_left = false;
     mu_succession_set_line(m, endpoints);
     m->endpoint_count = endpoints->count;
     if (endpoints->count > 0) {
@@ -149,21 +151,30 @@ void mu_succession_start(struct mu_succession *m, mu_mono_t now,
     mu_succession_lost(m, now);
 }
 
-static void let_go(struct mu_list *list)
+static void move_all(struct mu_list *to, struct mu_list *from)
 {
-    while (mu_list_pop(list) != NULL) {
+    struct mu_list *link;
+
+    while ((link = mu_list_pop(from)) != NULL) {
+        mu_list_push(to, link);
     }
 }
 
 void mu_succession_left(struct mu_succession *m)
 {
     struct mu_succession_config config = m->config;
+    struct mu_list askers;
 
     config.seed = mu_prng_u64(&m->prng);
-    let_go(&m->askers);
-    let_go(&m->answered);
-    let_go(&m->peers);
+    mu_list_init(&askers);
+    move_all(&askers, &m->askers);
+    move_all(&askers, &m->answered);
+    while (mu_list_pop(&m->peers) != NULL) {
+    }
     mu_succession_init(m, &config);
+    m->has_left = true;
+    move_all(&m->askers, &askers);
+    mu_succession_refuse(m);
 }
 
 /* --- our host -------------------------------------------------------------------------------- */
@@ -233,10 +244,8 @@ void mu_succession_lost(struct mu_succession *m, mu_mono_t now)
     if (m->state == MU_SUCCESSION_FOLLOWING || m->host_term == 0) {
         mu_succession_walk_home(m);
         pass_over_host(m, now);
-        m->state = MU_SUCCESSION_WALKING;
         mu_succession_walk(m, now);
     } else {
-        m->state = MU_SUCCESSION_WALKING;
         mu_succession_walk_on(m, now);
     }
     mu_succession_consider(m, now);
@@ -324,6 +333,9 @@ void mu_succession_set_line(struct mu_succession *m, const struct mu_succession_
 {
     MU_ASSERT(line->count <= MU_SUCCESSION_ENDPOINTS_MAX + MU_SUCCESSION_LINE_MAX);
     m->line = *line;
+    for (uint32_t i = 0; i < MU_SUCCESSION_CALLS; i++) {
+        m->calls[i].entry = UINT32_MAX; /* of another line */
+    }
     mu_succession_walk_home(m);
 }
 
@@ -366,12 +378,8 @@ void mu_succession_tick(struct mu_succession *m, mu_mono_t now)
     if (m->state != MU_SUCCESSION_WALKING && mu_mono_reached(m->any_at, now)) {
         mu_succession_seize(m, now);
     } else if (mu_mono_reached(m->give_up, now)) {
-        mu_trace(&m->config.trace, "succession.give_up", m->at, 0);
-        if (m->state == MU_SUCCESSION_WALKING && !m->asking) {
-            mu_succession_walk(m, now);
-        } else {
-            mu_succession_walk_on(m, now);
-        }
+        mu_trace(&m->config.trace, "succession.give_up", m->home, 0);
+        mu_succession_walk_on(m, now);
         mu_succession_consider(m, now);
     }
 }

@@ -6,7 +6,7 @@
  *     mu_succession_start(m, now, line, index)   the endpoints that were named; our place, if any
  *     mu_succession_followed(), _heard(), _lost(), _prepare(), _assigned(), _set_line()
  *                                                what became of our host, and what it said
- *     mu_succession_answered(), _unreached()     what became of our ASK
+ *     mu_succession_answered(), _unreached()     what became of an ASK
  *     mu_succession_asked(), _unasked(), _probed()   what others ask us
  *     mu_succession_peer_in(), _peer_out(), _begin(), _seat(), _go(), _ready(), _abort()
  *                                                while we host: its hub
@@ -52,7 +52,7 @@
  *                                                        +-- HOSTING <--+
  *        STEP_DOWN to a host of a higher term leads from HOSTING to TURNING; left() leads to OUT.
  *
- * WALKING asks one node of the line at a time. An ask promises nothing at first (term 0): it says
+ * WALKING asks nodes of the line. An ask promises nothing at first (term 0): it says
  * that we have lost the host, and would promise. Whoever is asked answers once it knows:
  *     FOLLOW term address   it hosts, or is in touch with the host (heard since it was asked)
  *     RAISE term            enough would promise: promise this term, by asking again with it
@@ -65,11 +65,13 @@
  * does one that is asked or joined by a node with a later view than it can have given: it was
  * started anew, and took an old run for a new one.
  *
- * The walk: the first entry of the line that can be reached is home, and after each stay there one
- * other is visited, in turn. A stay lasts for `patience`, a visit for a quarter of it, so that most
- * nodes are at the same entry most of the time; visits are for those that see another first one. An
- * entry that was not reached is passed over for a while, and so is the host that was just lost.
- * Patience grows by half with every step, to PATIENCE_GROWTH times, and has a random part.
+ * The walk: the first entry of the line that can be reached is home. A node asks there all the
+ * time, and visits the other entries one after the other with a second call, in turn one before
+ * home and one after it. Who is before home and does not fail for the time of a visit is the new
+ * home. Visits are for those that have another home. Who promises gives up the other call. An entry
+ * that was not reached is passed over for a while, and so is the host that was just lost. A visit
+ * lasts for `patience`, and so does the wait before the first one, and the wait for a host that was
+ * promised; it grows by half each time, to PATIENCE_GROWTH times, and has a random part.
  *
  * No call allocates. The machine borrows the line, the peers and the askers, which the driver owns.
  */
@@ -89,12 +91,14 @@
 /* Rounds that a node remembers its rank in. Others may count on its vote in one that was given up
  * since; after more than this without any that is committed, they may wait for it in vain. */
 #define MU_SUCCESSION_PAST            8
-#define MU_SUCCESSION_NAME_MAX        255 /* of a node, or HOST:PORT */
-#define MU_SUCCESSION_LINE_MAX        128 /* members; the named endpoints come on top */
-#define MU_SUCCESSION_SPREAD          32  /* of the members of a larger world, evenly spread */
+#define MU_SUCCESSION_WORLD_MAX       65536 /* as many nodes as a room takes */
+#define MU_SUCCESSION_NAME_MAX        255   /* of a node, or HOST:PORT */
+#define MU_SUCCESSION_LINE_MAX        128   /* members; the named endpoints come on top */
+#define MU_SUCCESSION_SPREAD          32    /* of the members of a larger world, evenly spread */
 #define MU_SUCCESSION_ENDPOINTS_MAX   32
 #define MU_SUCCESSION_LEGACY_MAX      16384
 #define MU_SUCCESSION_ACTIONS         8 /* no input leads to more */
+#define MU_SUCCESSION_CALLS           2 /* asks at a time: one at home, one on a visit */
 #define MU_SUCCESSION_MISSING         8 /* names that an explanation can have */
 #define MU_SUCCESSION_PATIENCE_MS     2000
 #define MU_SUCCESSION_PATIENCE_GROWTH 8
@@ -144,7 +148,7 @@ struct mu_succession_config {
 struct mu_electorate {
     uint64_t term;
     uint64_t round;
-    uint32_t world; /* how many vote; at least 1 */
+    uint32_t world; /* how many vote; 1 to MU_SUCCESSION_WORLD_MAX */
     uint32_t rank;  /* of the node whose view this is; MU_SUCCESSION_NO_RANK: it has no vote */
     uint64_t
         incarnation; /* of the run: another has rounds with the same numbers. 0: electorate 0 */
@@ -209,6 +213,7 @@ enum mu_succession_answer_kind {
     MU_SUCCESSION_RAISE = 1, /* term */
     MU_SUCCESSION_FOLLOW_IT, /* term, address */
     MU_SUCCESSION_FORGET,    /* term, address */
+    MU_SUCCESSION_LEFT,      /* it has left the run: the call fails, and another is asked */
 };
 
 /* The reply: one for each ask. */
@@ -256,8 +261,9 @@ struct mu_succession_peer {
 };
 
 enum mu_succession_action_type {
-    MU_SUCCESSION_ASK = 1,   /* address: call `promise` there, with mu_succession_get_ask() */
-    MU_SUCCESSION_HANG_UP,   /* that call is given up; nothing of it is reported any more */
+    MU_SUCCESSION_ASK = 1,   /* call, address: call `promise` there, with mu_succession_get_ask();
+                                an earlier one of that number is given up */
+    MU_SUCCESSION_HANG_UP,   /* call: it is given up; nothing of it is reported any more */
     MU_SUCCESSION_FOLLOW,    /* term, address: join there; followed() or lost() is expected */
     MU_SUCCESSION_CHECK,     /* find out soon whether our host is there: heard() or lost() */
     MU_SUCCESSION_SAY_READY, /* term, round, step: to our host */
@@ -272,6 +278,7 @@ enum mu_succession_action_type {
 
 struct mu_succession_action {
     enum mu_succession_action_type type;
+    uint32_t call; /* below MU_SUCCESSION_CALLS */
     uint64_t term;
     uint64_t round;
     enum mu_succession_step step;
@@ -286,6 +293,14 @@ enum mu_succession_state {
     MU_SUCCESSION_STANDING,
     MU_SUCCESSION_CLAIMING, /* `promised` */
     MU_SUCCESSION_HOSTING,  /* `host_term` */
+};
+
+/* One ask of ours. */
+struct mu_succession_call {
+    bool asking;
+    uint32_t entry;                         /* of the line: */
+    char asked[MU_SUCCESSION_NAME_MAX + 1]; /* its address, or that of a host which it knew */
+    uint64_t term;                          /* that is promised; 0: none */
 };
 
 /* It holds no other memory. Drivers read what they like, and write nothing. */
@@ -305,20 +320,22 @@ struct mu_succession {
     /* The walk. */
     struct mu_succession_line line;
     uint32_t endpoint_count; /* the first entries, of which we were told at the start */
-    uint32_t at;             /* in the line */
-    uint32_t visit;          /* the entry that is, or was last, visited */
-    bool away;               /* on a visit, and not at home */
-    bool asking;             /* An ASK is under way, */
-    char asked[MU_SUCCESSION_NAME_MAX + 1]; /* to this address, */
-    uint64_t asked_term;                    /* with this term. */
+    uint32_t home;           /* in the line; its count: none can be reached */
+    uint32_t home_call;      /* the call that asks at home; the other one visits */
+    struct mu_succession_call calls[MU_SUCCESSION_CALLS];
+    bool after;          /* The next visit is to an entry after home. */
+    uint32_t visited[2]; /* where to look for the next before home, and after it */
     uint64_t patience_ns;
     mu_mono_t give_up; /* when it is over; MU_MONO_NEVER: nothing is waited for */
     mu_mono_t any_at;  /* MU_SUCCESSION_ANY: when to host with what there is */
     mu_mono_t passed_over[MU_SUCCESSION_ENDPOINTS_MAX + MU_SUCCESSION_LINE_MAX]; /* until */
 
     /* Those who ask us. */
+    bool has_left; /* and did not start again */
     struct mu_list askers;
-    struct mu_list answered; /* to be pulled */
+    struct mu_list answered;           /* to be pulled */
+    struct mu_succession_view counted; /* the latest when we counted last, */
+    uint32_t idle_asks;                /* and how many asks need not be counted since */
 
     /* The host. */
     struct mu_electorate bases[MU_SUCCESSION_CONFIGS]; /* rank: not used */
@@ -348,7 +365,8 @@ void mu_succession_init(struct mu_succession *m, const struct mu_succession_conf
  * us a voter of electorate 0; MU_SUCCESSION_NO_RANK: none. We walk until followed(). */
 void mu_succession_start(struct mu_succession *m, mu_mono_t now,
                          const struct mu_succession_line *endpoints, uint32_t index);
-/** We leave the run, or it is over: all is forgotten. Askers and peers are the driver's again. */
+/** We leave the run, or it is over: all is forgotten. Peers are the driver's again; those who ask
+ * us are answered LEFT, and so are all who come until we start again. */
 void mu_succession_left(struct mu_succession *m);
 
 /* --- our host --------------------------------------------------------------------------------- */
@@ -379,14 +397,15 @@ bool mu_succession_set_legacy(struct mu_succession *m, const struct mu_successio
  */
 void mu_succession_insist(struct mu_succession *m, mu_mono_t now);
 
-/* --- our ask ---------------------------------------------------------------------------------- */
+/* --- our asks --------------------------------------------------------------------------------- */
 
-void mu_succession_get_ask(const struct mu_succession *m, struct mu_succession_ask *ret);
-void mu_succession_answered(struct mu_succession *m, mu_mono_t now,
+void mu_succession_get_ask(const struct mu_succession *m, uint32_t call,
+                           struct mu_succession_ask *ret);
+void mu_succession_answered(struct mu_succession *m, mu_mono_t now, uint32_t call,
                             const struct mu_succession_answer *answer);
 /** It could not be made, or was broken off. Without a connection within MU_SUCCESSION_REACH_MS the
  * driver gives it up by itself and says so here: an ask that has arrived may wait for long. */
-void mu_succession_unreached(struct mu_succession *m, mu_mono_t now);
+void mu_succession_unreached(struct mu_succession *m, mu_mono_t now, uint32_t call);
 
 /* --- others ask us ---------------------------------------------------------------------------- */
 

@@ -4,18 +4,58 @@
 
 /* --- counting -------------------------------------------------------------------------------- */
 
-static bool counts(const struct mu_succession_asker *asker, uint64_t term)
+/* Ranks of one electorate. */
+struct voters {
+    uint64_t bits[MU_SUCCESSION_WORLD_MAX / 64];
+};
+
+/* Whether that voter was not counted yet. A node may ask us twice: by two names that we have in the
+ * line, or with an old call whose end we have not seen. It has one vote. */
+static bool is_new(struct voters *voters, uint32_t rank)
 {
-    return term == 0 || asker->ask.term == term;
+    uint64_t bit = UINT64_C(1) << rank % 64;
+    bool is = (voters->bits[rank / 64] & bit) == 0;
+
+    voters->bits[rank / 64] |= bit;
+    return is;
 }
 
-static void add_votes(const struct mu_succession_view *voter, struct mu_succession_tally *tally)
+static uint32_t count_votes(const struct mu_succession *m, uint64_t term,
+                            const struct mu_electorate *in)
 {
-    for (uint32_t i = 0; i < tally->view->count; i++) {
-        if (mu_succession_vote(voter, &tally->view->may[i]) != MU_SUCCESSION_NO_RANK) {
-            tally->votes[i]++;
+    uint32_t rank = mu_succession_vote(&m->view, in);
+    struct voters voters;
+    uint32_t votes = 0;
+
+    memset(voters.bits, 0, ((size_t)in->world + 63) / 64 * sizeof(voters.bits[0]));
+    if (rank != MU_SUCCESSION_NO_RANK && is_new(&voters, rank)) {
+        votes++;
+    }
+    MU_LIST_FOREACH (it, &m->askers) {
+        const struct mu_succession_ask *ask = &mu_succession_asker_of(it)->ask;
+
+        rank = mu_succession_vote(&ask->view, in);
+        if ((term == 0 || ask->term == term) && rank != MU_SUCCESSION_NO_RANK &&
+            is_new(&voters, rank)) {
+            votes++;
         }
     }
+    return votes;
+}
+
+/* The latest view of all who ask us, and of our own. */
+static const struct mu_succession_view *latest_view(const struct mu_succession *m)
+{
+    const struct mu_succession_view *latest = &m->view;
+
+    MU_LIST_FOREACH (it, &m->askers) {
+        const struct mu_succession_view *view = &mu_succession_asker_of(it)->ask.view;
+
+        if (mu_succession_view_later(view, latest)) {
+            latest = view;
+        }
+    }
+    return latest;
 }
 
 void mu_succession_count(const struct mu_succession *m, uint64_t term,
@@ -24,25 +64,14 @@ void mu_succession_count(const struct mu_succession *m, uint64_t term,
     int64_t worst = 0;
 
     memset(ret, 0, sizeof(*ret));
-    ret->view = &m->view;
-    MU_LIST_FOREACH (it, &m->askers) {
-        const struct mu_succession_view *view = &mu_succession_asker_of(it)->ask.view;
-
-        if (mu_succession_view_later(view, ret->view)) {
-            ret->view = view;
-        }
-    }
-    add_votes(&m->view, ret);
-    MU_LIST_FOREACH (it, &m->askers) {
-        if (counts(mu_succession_asker_of(it), term)) {
-            add_votes(&mu_succession_asker_of(it)->ask.view, ret);
-        }
-    }
+    ret->view = latest_view(m);
     ret->lacking = ret->view->count;
     for (uint32_t i = 0; i < ret->view->count; i++) {
-        /* More than half is needed. */
-        int64_t lacks = (int64_t)ret->view->may[i].world + 1 - 2 * (int64_t)ret->votes[i];
+        int64_t lacks;
 
+        ret->votes[i] = count_votes(m, term, &ret->view->may[i]);
+        /* More than half is needed. */
+        lacks = (int64_t)ret->view->may[i].world + 1 - 2 * (int64_t)ret->votes[i];
         if (lacks > worst) {
             worst = lacks;
             ret->lacking = i;
@@ -68,11 +97,20 @@ static bool votes_in(const struct mu_succession_view *voter, const struct mu_ele
 
 /* --- answering ------------------------------------------------------------------------------- */
 
+/* It waits for our answer no more. If its view was the latest, others may be enough now. */
+static void take_out(struct mu_succession *m, struct mu_succession_asker *asker)
+{
+    mu_list_remove(&asker->link);
+    if (mu_succession_view_later(&asker->ask.view, &m->view)) {
+        m->idle_asks = 0;
+    }
+}
+
 static void answer(struct mu_succession *m, struct mu_succession_asker *asker,
                    enum mu_succession_answer_kind kind, uint64_t term, const char *address)
 {
+    take_out(m, asker);
     asker->answer = (struct mu_succession_answer){.kind = kind, .term = term, .address = address};
-    mu_list_remove(&asker->link);
     mu_list_push(&m->answered, &asker->link);
 }
 
@@ -80,6 +118,13 @@ void mu_succession_answer_all(struct mu_succession *m, uint64_t term, const char
 {
     MU_LIST_FOREACH_SAFE (it, tmp, &m->askers) {
         answer(m, mu_succession_asker_of(it), MU_SUCCESSION_FOLLOW_IT, term, address);
+    }
+}
+
+void mu_succession_refuse(struct mu_succession *m)
+{
+    MU_LIST_FOREACH_SAFE (it, tmp, &m->askers) {
+        answer(m, mu_succession_asker_of(it), MU_SUCCESSION_LEFT, 0, NULL);
     }
 }
 
@@ -155,19 +200,26 @@ static void promise_self(struct mu_succession *m, uint64_t term)
     mu_trace(&m->config.trace, "succession.claim", term, 0);
 }
 
-static void raise_askers(struct mu_succession *m)
+static void raise_asker(struct mu_succession *m, struct mu_succession_asker *asker)
 {
-    struct mu_succession_tally tally;
-
-    mu_succession_count(m, 0, &tally);
-    MU_LIST_FOREACH_SAFE (it, tmp, &m->askers) {
-        struct mu_succession_asker *asker = mu_succession_asker_of(it);
-
-        if (asker->ask.promised < m->promised &&
-            votes_in(&asker->ask.view, tally.view->may, tally.view->count)) {
-            answer(m, asker, MU_SUCCESSION_RAISE, m->promised, NULL);
-        }
+    if (asker->ask.promised < m->promised &&
+        votes_in(&asker->ask.view, m->counted.may, m->counted.count)) {
+        answer(m, asker, MU_SUCCESSION_RAISE, m->promised, NULL);
     }
+}
+
+/* Counts, and notes how many can ask before there is anything to count again: one ask is one vote
+ * at most, unless it has a later view. Otherwise an election would be counted as often as it has
+ * voters. */
+static bool has_enough(struct mu_succession *m, uint64_t term, struct mu_succession_tally *ret)
+{
+    mu_succession_count(m, term, ret);
+    m->counted = *ret->view;
+    m->idle_asks = 0;
+    if (ret->lacking < ret->view->count) {
+        m->idle_asks = ret->view->may[ret->lacking].world / 2 - ret->votes[ret->lacking];
+    }
+    return is_enough(ret);
 }
 
 void mu_succession_consider(struct mu_succession *m, mu_mono_t now)
@@ -176,26 +228,24 @@ void mu_succession_consider(struct mu_succession *m, mu_mono_t now)
 
     /* One who has promised waits for the host, until its patience is over. */
     if (m->state == MU_SUCCESSION_STANDING ||
-        (m->state == MU_SUCCESSION_WALKING && !(m->asking && m->asked_term != 0))) {
-        uint64_t highest = highest_promise(m);
-
-        mu_succession_count(m, 0, &tally);
-        if (!is_enough(&tally) || highest >= MU_SUCCESSION_TERM_MAX) {
+        (m->state == MU_SUCCESSION_WALKING && !mu_succession_has_promised(m))) {
+        if (!has_enough(m, 0, &tally) || highest_promise(m) >= MU_SUCCESSION_TERM_MAX) {
             return;
         }
         mu_succession_hang_up(m);
         m->state = MU_SUCCESSION_CLAIMING;
-        promise_self(m, highest + 1);
+        promise_self(m, highest_promise(m) + 1);
         mu_succession_wait(m, now);
     }
     if (m->state != MU_SUCCESSION_CLAIMING) {
         return;
     }
-    mu_succession_count(m, m->promised, &tally);
-    if (is_enough(&tally)) {
+    if (has_enough(m, m->promised, &tally)) {
         take_over(m, now, &tally);
-    } else {
-        raise_askers(m);
+        return;
+    }
+    MU_LIST_FOREACH_SAFE (it, tmp, &m->askers) {
+        raise_asker(m, mu_succession_asker_of(it));
     }
 }
 
@@ -223,29 +273,6 @@ void mu_succession_insist(struct mu_succession *m, mu_mono_t now)
 
 /* --- others ask us --------------------------------------------------------------------------- */
 
-static void take_vote_away(struct mu_electorate *e, const struct mu_succession_view *view)
-{
-    if (e->world > 0 && e->rank == mu_succession_vote(view, e)) {
-        e->rank = MU_SUCCESSION_NO_RANK;
-    }
-}
-
-/* A voter that asks again has one vote. */
-static void take_votes_away(struct mu_succession *m, const struct mu_succession_view *view)
-{
-    MU_LIST_FOREACH (it, &m->askers) {
-        struct mu_succession_view *old = &mu_succession_asker_of(it)->ask.view;
-
-        for (uint32_t i = 0; i < old->count; i++) {
-            take_vote_away(&old->may[i], view);
-        }
-        for (uint32_t i = 0; i < old->past_count; i++) {
-            take_vote_away(&old->past[i], view);
-        }
-        take_vote_away(&old->told, view);
-    }
-}
-
 static void answer_as_host(struct mu_succession *m, mu_mono_t now,
                            struct mu_succession_asker *asker)
 {
@@ -270,22 +297,27 @@ void mu_succession_asked(struct mu_succession *m, mu_mono_t now, struct mu_succe
         asker->ask.legacy.bytes.len > MU_SUCCESSION_LEGACY_MAX) {
         memset(&asker->ask, 0, sizeof(asker->ask));
     }
-    take_votes_away(m, &asker->ask.view);
     mu_list_push(&m->askers, &asker->link);
     mu_trace(&m->config.trace, "succession.asked", asker->ask.term, asker->ask.promised);
-    if (m->state == MU_SUCCESSION_HOSTING) {
+    if (m->has_left) {
+        mu_succession_refuse(m);
+    } else if (m->state == MU_SUCCESSION_HOSTING) {
         answer_as_host(m, now, asker);
     } else if (m->state == MU_SUCCESSION_FOLLOWING) {
         (void)mu_succession_push(m, MU_SUCCESSION_CHECK);
-    } else {
+    } else if (m->idle_asks == 0 || mu_succession_view_later(&asker->ask.view, &m->counted)) {
         mu_succession_consider(m, now);
+    } else {
+        m->idle_asks--;
+        if (m->state == MU_SUCCESSION_CLAIMING) {
+            raise_asker(m, asker);
+        }
     }
 }
 
 void mu_succession_unasked(struct mu_succession *m, struct mu_succession_asker *asker)
 {
-    (void)m;
-    mu_list_remove(&asker->link);
+    take_out(m, asker);
 }
 
 /* --- probes ---------------------------------------------------------------------------------- */

@@ -53,13 +53,15 @@ void mu_succession_turn(struct mu_succession *m, uint64_t term, const char *addr
 
 /* --- the walk: succession_walk.c --------------------------------------------------------- */
 
-/* Asks the entry of the line that it has come to, or stands. */
+/* Asks at home and nowhere else, or stands there. */
 void mu_succession_walk(struct mu_succession *m, mu_mono_t now);
-/* Goes on to the next entry. */
+/* Patience is over: visits the next entry, or asks anew at home. */
 void mu_succession_walk_on(struct mu_succession *m, mu_mono_t now);
-/* Begins anew, with the first entry. */
+/* The first entry is home, until it is asked. */
 void mu_succession_walk_home(struct mu_succession *m);
 void mu_succession_hang_up(struct mu_succession *m);
+/* Whether an ask is under way that promises a term. */
+bool mu_succession_has_promised(const struct mu_succession *m);
 /* Starts the wait that ends with `give_up`. */
 void mu_succession_wait(struct mu_succession *m, mu_mono_t now);
 
@@ -80,6 +82,8 @@ void mu_succession_consider(struct mu_succession *m, mu_mono_t now);
 /* Hosts a new term with what there is, if that is anything. */
 void mu_succession_seize(struct mu_succession *m, mu_mono_t now);
 void mu_succession_answer_all(struct mu_succession *m, uint64_t term, const char *address);
+/* We have left: all are answered so. */
+void mu_succession_refuse(struct mu_succession *m);
 
 /* --- the host: succession_host.c --------------------------------------------------------- */
 

@@ -75,9 +75,47 @@ static bool asks_us(const struct mu_succession *m, const struct mu_succession_he
     return false;
 }
 
+/* Whether the voter of that rank asks us, or is us. */
+static bool has_vote(const struct mu_succession *m, const struct mu_electorate *in, uint32_t rank,
+                     uint64_t term)
+{
+    MU_LIST_FOREACH (it, &m->askers) {
+        const struct mu_succession_ask *ask = &mu_succession_asker_of(it)->ask;
+
+        if ((term == 0 || ask->term == term) && mu_succession_vote(&ask->view, in) == rank) {
+            return true;
+        }
+    }
+    return mu_succession_vote(&m->view, in) == rank;
+}
+
+/* Endpoints are known by their place in the list that all were started with. */
+static void add_endpoints(const struct mu_succession *m, const struct mu_electorate *in,
+                          uint64_t term, struct names *names)
+{
+    for (uint32_t i = 0; in->world == m->endpoint_count && i < in->world; i++) {
+        if (i < m->line.count && !has_vote(m, in, i, term)) {
+            add(names, m->line.heirs[i].address);
+        }
+    }
+}
+
+static void add_nodes(const struct mu_succession *m, uint64_t term, struct names *names)
+{
+    for (uint32_t i = 0; i < m->line.count; i++) {
+        const struct mu_succession_heir *heir = &m->line.heirs[i];
+
+        if (heir->name[0] != '\0' && strcmp(heir->address, m->config.address) != 0 &&
+            strcmp(heir->name, m->config.name) != 0 && !asks_us(m, heir, term)) {
+            add(names, heir->name);
+        }
+    }
+}
+
 static void explain_candidate(const struct mu_succession *m, struct mu_text *t)
 {
     uint64_t term = m->state == MU_SUCCESSION_CLAIMING ? m->promised : 0;
+    const struct mu_electorate *lacking;
     struct mu_succession_tally tally;
     struct names names = {0};
 
@@ -89,17 +127,20 @@ static void explain_candidate(const struct mu_succession *m, struct mu_text *t)
     if (tally.lacking == tally.view->count) {
         return;
     }
-    for (uint32_t i = 0; i < m->line.count; i++) {
-        const struct mu_succession_heir *heir = &m->line.heirs[i];
-
-        if (heir->name[0] != '\0' && strcmp(heir->address, m->config.address) != 0 &&
-            strcmp(heir->name, m->config.name) != 0 && !asks_us(m, heir, term)) {
-            add(&names, heir->name);
-        }
+    lacking = &tally.view->may[tally.lacking];
+    if (lacking->term == 0) {
+        add_endpoints(m, lacking, term, &names);
+    } else {
+        add_nodes(m, term, &names);
     }
     mu_text_add(t, "waiting for promises: ");
-    say_electorate(m, t, tally.votes[tally.lacking], &tally.view->may[tally.lacking]);
+    say_electorate(m, t, tally.votes[tally.lacking], lacking);
     say_missing(t, &names);
+    if (lacking->term != 0) {
+        mu_text_add(t, "; more than half of them must be here, and agents that were started anew "
+                       "do not count (if too many were, start this one anew, too; --succession "
+                       "any goes on with those who are here)");
+    }
 }
 
 static void explain_host(const struct mu_succession *m, struct mu_text *t)
@@ -135,8 +176,17 @@ static void explain_host(const struct mu_succession *m, struct mu_text *t)
     }
 }
 
+/* The one that promises, or else that at home. */
+static const struct mu_succession_call *main_call(const struct mu_succession *m)
+{
+    const struct mu_succession_call *visit = &m->calls[!m->home_call];
+
+    return visit->asking && visit->term != 0 ? visit : &m->calls[m->home_call];
+}
+
 void mu_succession_explain(const struct mu_succession *m, char *text, size_t cap)
 {
+    const struct mu_succession_call *call = main_call(m);
     struct mu_text t = {.data = text, .cap = cap};
 
     text[0] = '\0';
@@ -145,9 +195,9 @@ void mu_succession_explain(const struct mu_succession *m, char *text, size_t cap
         mu_text_add(&t, "joining the host of term %" PRIu64 " at %s", m->host_term, m->host);
         break;
     case MU_SUCCESSION_WALKING:
-        if (m->asking) {
-            mu_text_add(&t, "%s %s to host the run", m->asked_term == 0 ? "asking" : "waiting for",
-                        m->asked);
+        if (call->asking) {
+            mu_text_add(&t, "%s %s to host the run", call->term == 0 ? "asking" : "waiting for",
+                        call->asked);
         } else {
             mu_text_add(&t, "none of the %" PRIu32 " nodes that could host the run can be reached",
                         m->line.count);

@@ -128,11 +128,16 @@ static void tell_host(struct mu_rdzv_succession *s, uint64_t term, const char *a
         mu_rdzv_handler_record(h, MU_RDZV_RECORD_RUNNING, -1, "muster.host",
                                "%.120s is back, and hosts the rendezvous (term %" PRIu64 ")", name,
                                term);
+    } else if (s->lost_name[0] != '\0' && s->gave_way) {
+        mu_rdzv_handler_record(h, MU_RDZV_RECORD_RUNNING, -1, "muster.host",
+                               "%.120s hosts the rendezvous now (term %" PRIu64
+                               "), in the place of %.120s",
+                               name, term, s->lost_name);
     } else if (s->lost_name[0] != '\0') {
         mu_rdzv_handler_record(h, MU_RDZV_RECORD_RUNNING, -1, "muster.host",
                                "%.120s hosts the rendezvous now (term %" PRIu64 "): %.120s is gone",
                                name, term, s->lost_name);
-    } else if (term > 1 || !ours) {
+    } else if (term > 1 || !ours || s->endpoints.line.count > 1) {
         mu_rdzv_handler_record(h, MU_RDZV_RECORD_RUNNING, -1, "muster.host",
                                "%.120s hosts the rendezvous (term %" PRIu64 ")", name, term);
     }
@@ -164,21 +169,24 @@ static void follow(struct mu_rdzv_succession *s, uint64_t term, const char *addr
 }
 
 /*
- * Whether the legacy is of the host whose rounds we go on from, as far as we know ourselves. One of
- * another life of the run, as there may be where endpoints were started anew, would make us give a
- * number twice; without one the run is begun anew, as by any server that knows nothing of it.
+ * Whether the legacy is of the host whose rounds we go on from. One of another life of the run, as
+ * there may be where endpoints were started anew, would make us give a number twice; without one
+ * the run is begun anew, as by any server that knows nothing of it. We need not have been in a
+ * round ourselves: the electorates that elected us know which life it is.
  */
 static bool is_heir(const struct mu_rdzv_succession *s)
 {
     const struct mu_succession *m = &s->machine;
     struct mu_rdzv_legacy legacy;
-    uint64_t term = 0;
+    const struct mu_electorate *last = NULL;
+    uint64_t term;
 
     for (uint32_t i = 0; i < m->base_count; i++) {
-        term = m->bases[i].term > term ? m->bases[i].term : term;
+        last = last == NULL || m->bases[i].term > last->term ? &m->bases[i] : last;
     }
+    term = last == NULL ? 0 : last->term;
     return term != 0 && mu_rdzv_legacy_decode(mu_buf_span(&s->heritage), &legacy) == 0 &&
-           legacy.incarnation == s->n->member.incarnation &&
+           legacy.incarnation == last->incarnation &&
            (legacy.term == term || legacy.term == m->view.term) &&
            legacy.round + MU_RDZV_LEAD_FIRST < m->first_round;
 }
@@ -250,13 +258,16 @@ static void act(struct mu_rdzv_succession *s, const struct mu_succession_action 
     log_action(s, a);
     switch (a->type) {
     case MU_SUCCESSION_ASK:
-        mu_rdzv_caller_call(&s->ask, a->address);
+        mu_rdzv_caller_call(&s->asks[a->call], a->address);
         break;
     case MU_SUCCESSION_HANG_UP:
-        mu_rdzv_caller_hang_up(&s->ask);
+        mu_rdzv_caller_hang_up(&s->asks[a->call]);
         break;
     case MU_SUCCESSION_FOLLOW:
-        follow(s, a->term, a->address);
+        if (s->machine.state == MU_SUCCESSION_TURNING && s->machine.host_term == a->term &&
+            strcmp(s->machine.host, a->address) == 0) {
+            follow(s, a->term, a->address);
+        }
         break;
     case MU_SUCCESSION_CHECK:
         s->checks = mono(s);
@@ -310,6 +321,9 @@ static void take_actions(struct mu_rdzv_succession *s)
         if (action.type == MU_SUCCESSION_HOST) {
             mu_buf_reset(&s->heritage);
             (void)mu_buf_append(&s->heritage, s->machine.heritage.bytes);
+        }
+        if (action.type == MU_SUCCESSION_FOLLOW) {
+            s->turn_by = mu_mono_add_ms(mono(s), TURN_MS); /* not from when it turned before */
         }
         if (action.type != MU_SUCCESSION_CHECK || !is_queued(s, MU_SUCCESSION_CHECK)) {
             MU_ASSERT(s->queued < MU_RDZV_SUCCESSION_QUEUE);
@@ -467,6 +481,7 @@ static void lose(struct mu_rdzv_succession *s, bool certain)
     struct mu_errmsg why;
 
     s->lost = true;
+    s->gave_way = false;
     if (s->machine.state == MU_SUCCESSION_FOLLOWING) {
         s->certain = certain;
         s->stopped = mu_mono_add_ms(mu_rpc_last_heard(&n->rpc.rpc), mu_rpc_kept_ms(&n->rpc.rpc));
@@ -558,6 +573,7 @@ static void be_entered(struct mu_rdzv_succession *s, const struct mu_rdzv_notice
         }
     } else if (notice->term < s->machine.promised) {
         lose(s, false); /* Only an ask can tell which of us is right. */
+        s->gave_way = true;
     } else {
         mu_rdzv_succession_start(s);
         take_line(s, notice);
@@ -653,6 +669,7 @@ bool mu_rdzv_succession_forgotten(struct mu_rdzv_succession *s)
         return false;
     }
     lose(s, false);
+    s->gave_way = true;
     return true;
 }
 
@@ -667,9 +684,10 @@ bool mu_rdzv_succession_refused(struct mu_rdzv_succession *s)
 void mu_rdzv_succession_left(struct mu_rdzv_succession *s)
 {
     if (s->started && !is_hosting(s)) {
-        mu_rdzv_caller_hang_up(&s->ask);
+        mu_rdzv_succession_hang_up(s);
         mu_succession_left(&s->machine);
         s->started = false;
+        mu_rdzv_succession_wake(s);
     }
 }
 

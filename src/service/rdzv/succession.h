@@ -6,7 +6,7 @@
  *
  *     the session with the host      muster.c: one client, one call `join`
  *     our server                     service/server/rdzv_lead.h
- *     asks and probes of ours        succession_ask.c: one client each
+ *     asks and probes of ours        succession_ask.c: a client for each
  *
  * docs/succession.md has the protocol.
  */
@@ -25,7 +25,8 @@ struct mu_rdzv_caller {
     char address[MU_SUCCESSION_NAME_MAX + 1]; /* that it dials */
     char wanted[MU_SUCCESSION_NAME_MAX + 1];  /* where to call; "": nowhere */
     uint64_t call;                            /* 0: none */
-    bool probes;                              /* it sends probes, else asks */
+    bool probes;                              /* it sends probes, else asks: */
+    uint32_t number;                          /* of the machine's call */
 };
 
 /* What is kept of a line: the texts behind the places, in one block. */
@@ -51,7 +52,7 @@ struct mu_rdzv_succession {
     uint32_t index;                      /* ours among them, or MU_SUCCESSION_NO_RANK */
     struct mu_rdzv_line line;            /* as the host told it last */
     struct mu_buf legacy;                /* likewise */
-    struct mu_rdzv_caller ask;
+    struct mu_rdzv_caller asks[MU_SUCCESSION_CALLS];
     struct mu_rdzv_caller probe;
     struct mu_succession_action queue[MU_RDZV_SUCCESSION_QUEUE]; /* to do, the next first */
     uint32_t queued;
@@ -61,6 +62,7 @@ struct mu_rdzv_succession {
     bool elsewhere;         /* an endpoint is no address of this host */
     bool lost;              /* the host, and the machine was not told yet: our workers may run */
     bool certain;           /* the host's process has ended */
+    bool gave_way;          /* it is there, and hosts no more */
     bool ready_owed;        /* READY could not be said yet: */
     struct mu_rdzv_ready ready;
     mu_mono_t insist_at; /* when to host without a majority; or NEVER */
@@ -123,6 +125,8 @@ bool mu_rdzv_succession_explain(const struct mu_rdzv_succession *s, char *text, 
 /** Makes the call there, once it can be reached; a call before it is given up. */
 void mu_rdzv_caller_call(struct mu_rdzv_caller *c, const char *address);
 void mu_rdzv_caller_hang_up(struct mu_rdzv_caller *c);
+/** Gives up all asks. */
+void mu_rdzv_succession_hang_up(struct mu_rdzv_succession *s);
 /** As the wire has it. */
 void mu_rdzv_view_of(struct mu_rdzv_view *to, const struct mu_succession_view *from);
 

@@ -49,7 +49,7 @@ static void fill_ask(const struct mu_rdzv_caller *c, struct mu_rdzv_promise *p)
     const struct mu_rdzv_succession *s = c->n->heir;
     struct mu_succession_ask ask;
 
-    mu_succession_get_ask(&s->machine, &ask);
+    mu_succession_get_ask(&s->machine, c->number, &ask);
     p->kind = MU_RDZV_PROMISE_ASK;
     p->term = ask.term;
     p->promised = ask.promised;
@@ -105,7 +105,7 @@ static void fail(struct mu_rdzv_caller *c)
 
     mu_rdzv_caller_hang_up(c);
     if (wanted && !c->probes) {
-        mu_succession_unreached(&c->n->heir->machine, mono(c));
+        mu_succession_unreached(&c->n->heir->machine, mono(c), c->number);
     }
     mu_rdzv_succession_wake(c->n->heir);
 }
@@ -123,7 +123,7 @@ static void take_answer(struct mu_rdzv_caller *c, const struct mu_rdzv_answer *a
                                  .term = answer->term, .round = answer->round, .address = address});
         return;
     }
-    mu_succession_answered(machine, mono(c),
+    mu_succession_answered(machine, mono(c), c->number,
                            &(struct mu_succession_answer){
                                .kind = answer->kind == MU_RDZV_ANSWER_RAISE ? MU_SUCCESSION_RAISE
                                        : answer->kind == MU_RDZV_ANSWER_FOLLOW
@@ -241,6 +241,13 @@ void mu_rdzv_caller_hang_up(struct mu_rdzv_caller *c)
     if (c->client == MU_RDZV_CLIENT_LIVE) {
         c->client = MU_RDZV_CLIENT_CLOSING;
         mu_rpc_client_close(&c->rpc);
+    }
+}
+
+void mu_rdzv_succession_hang_up(struct mu_rdzv_succession *s)
+{
+    for (uint32_t i = 0; i < MU_SUCCESSION_CALLS; i++) {
+        mu_rdzv_caller_hang_up(&s->asks[i]);
     }
 }
 

@@ -34,6 +34,26 @@ static int try_endpoint(struct mu_rdzv_succession *s, struct mu_addr *addr, uint
     return rc < 0 ? rc : 0;
 }
 
+/* Of several endpoints, the one that can be bound here need not be the one that hosts. */
+static void say_several(struct mu_rdzv_succession *s, int count)
+{
+    static const char connecting[] = "connecting to ";
+    struct mu_errmsg *text = &s->n->host_text;
+    struct mu_errmsg why = *text;
+
+    if (s->index != MU_SUCCESSION_NO_RANK) {
+        (void)mu_err(text, 0,
+                     "listening at %.120s, one of %d endpoints: more than half of them agree which "
+                     "one hosts",
+                     s->address, count);
+    } else {
+        (void)mu_err(
+            text, 0, "asking the %d endpoints which one hosts: none is here (%.200s)", count,
+            strncmp(why.text, connecting, strlen(connecting)) == 0 ? why.text + strlen(connecting)
+                                                                   : why.text);
+    }
+}
+
 static int take_endpoints(struct mu_rdzv_succession *s, const char *text,
                           struct mu_errmsg *reterr_msg)
 {
@@ -55,6 +75,9 @@ static int take_endpoints(struct mu_rdzv_succession *s, const char *text,
                   : mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
     s->n->endpoint = addrs[0];
+    if (err == 0 && count > 1) {
+        say_several(s, count);
+    }
     return err;
 }
 
@@ -119,7 +142,11 @@ int mu_rdzv_succession_new(struct mu_rdzv_muster *n, const char *endpoints,
     s->n = n;
     s->index = MU_SUCCESSION_NO_RANK;
     s->checks = s->turn_by = s->insist_at = MU_MONO_NEVER;
-    s->ask.n = s->probe.n = n;
+    for (uint32_t i = 0; i < MU_SUCCESSION_CALLS; i++) {
+        s->asks[i].n = n;
+        s->asks[i].number = i;
+    }
+    s->probe.n = n;
     s->probe.probes = true;
     mu_buf_init(&s->named, MU_RDZV_LINE_BYTES_MAX);
     mu_buf_init(&s->legacy, MU_RDZV_LEGACY_MAX);
@@ -160,7 +187,7 @@ bool mu_rdzv_succession_take_endpoint(struct mu_rdzv_succession *s)
         mu_store_server_listen(n->server, &addr, &why) != 0) {
         return false;
     }
-    mu_rdzv_caller_hang_up(&s->ask);
+    mu_rdzv_succession_hang_up(s);
     mu_succession_left(&s->machine);
     s->started = false;
     s->index = 0;
@@ -186,9 +213,14 @@ void mu_rdzv_succession_free(struct mu_rdzv_succession *s)
 bool mu_rdzv_succession_end(struct mu_rdzv_succession *s)
 {
     mu_env_timer_arm(s->n->base.env, &s->timer, MU_MONO_NEVER);
-    mu_rdzv_caller_hang_up(&s->ask);
+    mu_rdzv_succession_hang_up(s);
     mu_rdzv_caller_hang_up(&s->probe);
-    return s->ask.client == MU_RDZV_CLIENT_NONE && s->probe.client == MU_RDZV_CLIENT_NONE;
+    for (uint32_t i = 0; i < MU_SUCCESSION_CALLS; i++) {
+        if (s->asks[i].client != MU_RDZV_CLIENT_NONE) {
+            return false;
+        }
+    }
+    return s->probe.client == MU_RDZV_CLIENT_NONE;
 }
 
 bool mu_rdzv_succession_begin(struct mu_rdzv_succession *s)

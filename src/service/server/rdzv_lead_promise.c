@@ -63,10 +63,13 @@ void mu_rdzv_lead_answer(struct mu_succession_asker *asker,
                 : answer->kind == MU_SUCCESSION_FOLLOW_IT ? MU_RDZV_ANSWER_FOLLOW
                                                           : MU_RDZV_ANSWER_FORGET,
         .term = answer->term,
-        .addr = answer->kind == MU_SUCCESSION_RAISE ? (struct mu_span){0}
-                                                    : mu_span_str(answer->address),
+        .addr = answer->address == NULL ? (struct mu_span){0} : mu_span_str(answer->address),
     };
 
+    if (answer->kind == MU_SUCCESSION_LEFT) {
+        asked_cancel(&a->base, MUSTER_ENOENT);
+        return;
+    }
     reply(a->lead, a->base.session, a->base.id, &msg);
     free_asked(a);
 }

@@ -1,6 +1,7 @@
 /*
  * The machine of the succession, rule by rule and limit by limit. All interleavings of three nodes
- * are in tests/sim/test_succession.c, and whole stories in tests/trace (succession-*.txt).
+ * are in tests/sim/test_succession.c, whole stories in tests/trace (succession-*.txt), and the way
+ * along the line is in test_rdzv_succession_walk.c.
  */
 #include "unit.h"
 
@@ -98,7 +99,8 @@ static void ask(size_t who, uint64_t term, uint64_t promised, struct mu_successi
 static void answer(enum mu_succession_answer_kind kind, uint64_t term, const char *address)
 {
     mu_succession_answered(
-        &m, now, &(struct mu_succession_answer){.kind = kind, .term = term, .address = address});
+        &m, now, m.home_call,
+        &(struct mu_succession_answer){.kind = kind, .term = term, .address = address});
 }
 
 /* The only endpoint, which hosts term 1. */
@@ -295,7 +297,7 @@ static void test_succession_ask_promises_nothing_until_raised_and_then_once(void
     follow();
     mu_succession_lost(&m, now);
     expect(MU_SUCCESSION_ASK, 0, "a:1");
-    mu_succession_get_ask(&m, &said);
+    mu_succession_get_ask(&m, m.home_call, &said);
     assert_int_equal(said.term, 0);
     assert_int_equal(said.promised, 1);
     answer(MU_SUCCESSION_RAISE, 2, NULL);
@@ -303,17 +305,20 @@ static void test_succession_ask_promises_nothing_until_raised_and_then_once(void
     assert_int_equal(m.promised, 2);
     answer(MU_SUCCESSION_RAISE, 2, NULL); /* to the same: it may not have heard */
     expect(MU_SUCCESSION_ASK, 2, "a:1");
-    mu_succession_unreached(&m, now);
-    assert_true(m.state == MU_SUCCESSION_STANDING || m.asking);
-    while (m.state != MU_SUCCESSION_WALKING || !m.asking || strcmp(m.asked, "c:1") != 0) {
+    mu_succession_unreached(&m, now, m.home_call);
+    assert_int_equal(m.state, MU_SUCCESSION_STANDING);
+    while (!m.calls[!m.home_call].asking || strcmp(m.calls[!m.home_call].asked, "c:1") != 0) {
         now = mu_succession_deadline(&m);
         mu_succession_tick(&m, now);
         while (mu_succession_next(&m, &(struct mu_succession_action){0})) {
         }
     }
-    answer(MU_SUCCESSION_RAISE, 2, NULL); /* to another: no */
+    mu_succession_answered(
+        &m, now, !m.home_call,
+        &(struct mu_succession_answer){.kind = MU_SUCCESSION_RAISE, .term = 2}); /* another: no */
     expect(MU_SUCCESSION_ASK, 0, "c:1");
-    answer(MU_SUCCESSION_RAISE, 3, NULL);
+    mu_succession_answered(&m, now, !m.home_call,
+                           &(struct mu_succession_answer){.kind = MU_SUCCESSION_RAISE, .term = 3});
     expect(MU_SUCCESSION_ASK, 3, "c:1");
 }
 
@@ -372,74 +377,6 @@ static void test_succession_asks_a_host_of_a_lower_term_itself(void **state)
     assert_int_equal(m.state, MU_SUCCESSION_STANDING);
 }
 
-/* --- the walk --------------------------------------------------------------------------------- */
-
-static void test_succession_walk_is_at_home_and_visits_the_others_in_turn(void **state)
-{
-    const char *path[] = {"a:1", "b", "a:1", "c:1", "a:1", "d:1", "a:1", "e:1", "a:1"};
-
-    (void)state;
-    follow();
-    mu_succession_lost(&m, now);
-    for (size_t i = 0; i < sizeof(path) / sizeof(path[0]); i++) {
-        if (strcmp(path[i], "b") == 0) {
-            assert_int_equal(m.state, MU_SUCCESSION_STANDING);
-        } else {
-            assert_int_equal(m.state, MU_SUCCESSION_WALKING);
-            assert_string_equal(m.asked, path[i]);
-        }
-        assert_true(mu_mono_before(now, mu_succession_deadline(&m)));
-        now = mu_succession_deadline(&m);
-        mu_succession_tick(&m, now);
-        while (mu_succession_next(&m, &(struct mu_succession_action){0})) {
-        }
-    }
-    assert_true(m.patience_ns <=
-                MU_SUCCESSION_PATIENCE_MS * MU_NS_PER_MS * MU_SUCCESSION_PATIENCE_GROWTH);
-}
-
-static void test_succession_walk_passes_over_who_was_not_reached(void **state)
-{
-    char text[128];
-
-    (void)state;
-    set_up_as("z", "z:1", MU_SUCCESSION_MAJORITY);
-    mu_succession_start(&m, now, &(struct mu_succession_line){.count = 2, .heirs = heirs}, NONE);
-    expect(MU_SUCCESSION_ASK, 0, "a:1");
-    mu_succession_unreached(&m, now);
-    expect(MU_SUCCESSION_ASK, 0, "b:1");
-    mu_succession_unreached(&m, now);
-    expect_nothing(); /* Nobody is left for now. */
-    mu_succession_explain(&m, text, sizeof(text));
-    assert_string_equal(text, "none of the 2 nodes that could host the run can be reached");
-    now = mu_succession_deadline(&m);
-    mu_succession_tick(&m, now);
-    expect(MU_SUCCESSION_ASK, 0, "a:1");
-}
-
-static void test_succession_line_has_all_of_a_small_world_and_a_part_of_a_large(void **state)
-{
-    static struct mu_succession_heir many[MU_SUCCESSION_ENDPOINTS_MAX + MU_SUCCESSION_LINE_MAX];
-
-    (void)state;
-    assert_int_equal(mu_succession_line_len(MU_SUCCESSION_LINE_MAX), MU_SUCCESSION_LINE_MAX);
-    assert_int_equal(mu_succession_line_rank(MU_SUCCESSION_LINE_MAX, 127), 127);
-    assert_int_equal(mu_succession_line_len(MU_SUCCESSION_LINE_MAX + 1), MU_SUCCESSION_SPREAD);
-    assert_int_equal(mu_succession_line_rank(65536, 31), 63488);
-    for (size_t i = 0; i < sizeof(many) / sizeof(many[0]); i++) {
-        many[i] = (struct mu_succession_heir){"x", "x:1"};
-    }
-    follow();
-    mu_succession_set_line(
-        &m, &(struct mu_succession_line){.count = sizeof(many) / sizeof(many[0]), .heirs = many});
-    mu_succession_lost(&m, now);
-    for (size_t i = 0; i < sizeof(many) / sizeof(many[0]); i++) {
-        expect(MU_SUCCESSION_ASK, 0, "x:1");
-        mu_succession_unreached(&m, now);
-    }
-    expect_nothing();
-}
-
 /* --- the candidate ---------------------------------------------------------------------------- */
 
 static void test_succession_needs_more_than_half(void **state)
@@ -479,9 +416,117 @@ static void test_succession_counts_a_voter_once(void **state)
     stand(5);
     ask(2, 0, 1, committed(1, 1, 5, 2));
     ask(3, 0, 1, committed(1, 1, 5, 2)); /* the same rank again */
+    ask(4, 0, 1, committed(1, 1, 5, 1)); /* our own */
     assert_int_equal(m.state, MU_SUCCESSION_STANDING);
+    ask(5, 0, 1, committed(1, 1, 5, 4));
+    assert_int_equal(m.state, MU_SUCCESSION_CLAIMING);
+    for (size_t i = 2; i < 6; i++) {
+        expect_answer(MU_SUCCESSION_RAISE, 2, i);
+    }
+    ask(2, 2, 2, committed(1, 1, 5, 2));
+    ask(3, 2, 2, committed(1, 1, 5, 2));
+    assert_int_equal(m.state, MU_SUCCESSION_CLAIMING);
+    ask(5, 2, 2, committed(1, 1, 5, 4));
+    assert_int_equal(m.state, MU_SUCCESSION_HOSTING);
+}
+
+/* We may be in the line by two names: as an endpoint, and as a member. Who asks at the one visits
+ * the other, and hangs up there. */
+static void test_succession_keeps_the_vote_of_an_ask_whose_double_has_hung_up(void **state)
+{
+    (void)state;
+    stand(5);
+    ask(2, 0, 1, committed(1, 1, 5, 2));
+    ask(3, 0, 1, committed(1, 1, 5, 2));
     mu_succession_unasked(&m, &askers[3]);
     ask(4, 0, 1, committed(1, 1, 5, 4));
+    assert_int_equal(m.state, MU_SUCCESSION_CLAIMING);
+}
+
+/* --- large elections -------------------------------------------------------------------------- */
+
+#define LARGE 1001
+
+static struct mu_succession_asker crowd[LARGE];
+
+static void ask_large(uint32_t rank, uint64_t term, struct mu_succession_view view)
+{
+    memset(&crowd[rank], 0, sizeof(crowd[rank]));
+    crowd[rank].ask.term = term;
+    crowd[rank].ask.promised = term == 0 ? 1 : term;
+    crowd[rank].ask.view = view;
+    mu_succession_asked(&m, now, &crowd[rank]);
+}
+
+static uint32_t count_answers(enum mu_succession_answer_kind kind)
+{
+    struct mu_succession_asker *asker;
+    struct mu_succession_answer got;
+    uint32_t count = 0;
+
+    while (mu_succession_next_answer(&m, &asker, &got)) {
+        count += got.kind == kind;
+    }
+    return count;
+}
+
+static void test_succession_large_election_takes_just_as_many_as_it_needs(void **state)
+{
+    (void)state;
+    stand(LARGE);
+    ask_large(0, 0, committed(1, 1, LARGE, 0));
+    for (uint32_t i = 2; i < 500; i++) {
+        ask_large(i, 0, committed(1, 1, LARGE, i));
+    }
+    ask(0, 0, 1, committed(1, 1, LARGE, 7)); /* twice the same */
+    assert_int_equal(m.state, MU_SUCCESSION_STANDING);
+    ask_large(500, 0, committed(1, 1, LARGE, 500));
+    assert_int_equal(m.state, MU_SUCCESSION_CLAIMING);
+    assert_int_equal(count_answers(MU_SUCCESSION_RAISE), 501);
+    for (uint32_t i = 501; i < LARGE; i++) {
+        ask_large(i, 0, committed(1, 1, LARGE, i)); /* Who comes late is raised, too. */
+        assert_int_equal(count_answers(MU_SUCCESSION_RAISE), 1);
+    }
+    for (uint32_t i = LARGE - 1; i > LARGE / 2; i--) {
+        assert_int_equal(m.state, MU_SUCCESSION_CLAIMING);
+        ask_large(i, 2, committed(1, 1, LARGE, i));
+    }
+    assert_int_equal(m.state, MU_SUCCESSION_HOSTING);
+    assert_int_equal(count_answers(MU_SUCCESSION_FOLLOW_IT), LARGE / 2);
+}
+
+static void test_succession_large_election_counts_again_for_a_later_view(void **state)
+{
+    (void)state;
+    stand(LARGE);
+    ask_large(2, 0, committed(1, 1, LARGE, 2));
+    ask_large(0, 0, committed(1, 2, 3, 0));
+    assert_int_equal(m.state, MU_SUCCESSION_STANDING);
+    ask_large(3, 0, committed(1, 2, 3, 1));
+    assert_int_equal(m.state, MU_SUCCESSION_CLAIMING); /* Of three, not of a thousand. */
+}
+
+static void test_succession_large_election_counts_again_without_a_later_view(void **state)
+{
+    (void)state;
+    stand(3);
+    ask_large(0, 0, committed(1, 2, LARGE, 5));
+    ask(2, 0, 1, committed(1, 1, 3, 2));
+    assert_int_equal(m.state, MU_SUCCESSION_STANDING);
+    mu_succession_unasked(&m, &crowd[0]);
+    ask(3, 0, 1, committed(1, 1, 3, 0));
+    assert_int_equal(m.state, MU_SUCCESSION_CLAIMING);
+}
+
+static void test_succession_world_has_a_limit(void **state)
+{
+    (void)state;
+    stand(3);
+    ask(2, 0, 1, committed(1, 2, MU_SUCCESSION_WORLD_MAX + 1, 2)); /* it counts for nothing */
+    assert_int_equal(askers[2].ask.view.count, 0);
+    ask(3, 0, 1, committed(1, 2, MU_SUCCESSION_WORLD_MAX, MU_SUCCESSION_WORLD_MAX - 1));
+    assert_int_equal(askers[3].ask.view.count, 1);
+    ask(4, 0, 1, committed(1, 2, MU_SUCCESSION_WORLD_MAX, 0));
     assert_int_equal(m.state, MU_SUCCESSION_STANDING);
 }
 
@@ -818,20 +863,39 @@ static void test_succession_probes_are_a_tenth_of_a_second_apart_at_least(void *
 
 static void test_succession_says_who_is_missing(void **state)
 {
-    char text[128];
+    char text[512];
     char tiny[8];
 
     (void)state;
     stand(5);
     ask(0, 0, 1, committed(1, 1, 5, 0));
     mu_succession_explain(&m, text, sizeof(text));
-    assert_string_equal(text,
-                        "waiting for promises: 2 of 5 nodes of round 1, c, d and e are missing");
+    assert_string_equal(
+        text, "waiting for promises: 2 of 5 nodes of round 1, c, d and e are missing; more than "
+              "half of them must be here, and agents that were started anew do not count (if too "
+              "many were, start this one anew, too; --succession any goes on with those who are "
+              "here)");
     mu_succession_explain(&m, tiny, sizeof(tiny));
     assert_string_equal(tiny, "waiting");
     follow();
     mu_succession_explain(&m, text, sizeof(text));
     assert_string_equal(text, "");
+}
+
+static void test_succession_says_which_endpoints_are_missing(void **state)
+{
+    char text[512];
+
+    (void)state;
+    set_up_as("b", "b:1", MU_SUCCESSION_MAJORITY);
+    mu_succession_start(&m, now, &line, 1);
+    ask(4, 0, 0, committed(0, 0, 5, 3));
+    mu_succession_explain(&m, text, sizeof(text));
+    assert_string_equal(text, "asking a:1 to host the run");
+    mu_succession_unreached(&m, now, m.home_call);
+    mu_succession_explain(&m, text, sizeof(text));
+    assert_string_equal(
+        text, "waiting for promises: 2 of 5 named endpoints, a:1, c:1 and e:1 are missing");
 }
 
 static void test_succession_names_few_of_many_that_are_missing(void **state)
@@ -861,6 +925,21 @@ static void test_succession_cuts_names_that_are_too_long(void **state)
     assert_int_equal(strlen(text), MU_SUCCESSION_NAME_MAX);
 }
 
+static void test_succession_who_has_left_says_so(void **state)
+{
+    (void)state;
+    host_alone(MU_SUCCESSION_MAJORITY);
+    m.state = MU_SUCCESSION_STANDING;
+    ask(2, 0, 9, committed(7, 7, 9, 2));
+    mu_succession_left(&m);
+    expect_answer(MU_SUCCESSION_LEFT, 0, 2);
+    ask(3, 0, 0, committed(1, 1, 3, 2));
+    expect_answer(MU_SUCCESSION_LEFT, 0, 3);
+    mu_succession_start(&m, now, &line, 0);
+    ask(2, 0, 0, committed(1, 1, 3, 2)); /* It waits again. */
+    assert_true(!mu_list_empty(&m.askers));
+}
+
 static void test_succession_left_forgets_all(void **state)
 {
     (void)state;
@@ -885,12 +964,14 @@ int main(void)
         cmocka_unit_test(test_succession_absurd_term_is_no_answer),
         cmocka_unit_test(test_succession_forgets_only_when_told_by_a_lower_term),
         cmocka_unit_test(test_succession_asks_a_host_of_a_lower_term_itself),
-        cmocka_unit_test(test_succession_walk_is_at_home_and_visits_the_others_in_turn),
-        cmocka_unit_test(test_succession_walk_passes_over_who_was_not_reached),
-        cmocka_unit_test(test_succession_line_has_all_of_a_small_world_and_a_part_of_a_large),
         cmocka_unit_test(test_succession_needs_more_than_half),
         cmocka_unit_test(test_succession_promise_of_another_term_does_not_count),
         cmocka_unit_test(test_succession_counts_a_voter_once),
+        cmocka_unit_test(test_succession_keeps_the_vote_of_an_ask_whose_double_has_hung_up),
+        cmocka_unit_test(test_succession_large_election_takes_just_as_many_as_it_needs),
+        cmocka_unit_test(test_succession_large_election_counts_again_for_a_later_view),
+        cmocka_unit_test(test_succession_large_election_counts_again_without_a_later_view),
+        cmocka_unit_test(test_succession_world_has_a_limit),
         cmocka_unit_test(test_succession_takes_the_latest_view_and_needs_all_its_electorates),
         cmocka_unit_test(test_succession_takes_the_newest_legacy),
         cmocka_unit_test(test_succession_answers_once_it_has_heard_its_host),
@@ -907,8 +988,10 @@ int main(void)
         cmocka_unit_test(test_succession_host_probes_the_endpoints_after_a_succession),
         cmocka_unit_test(test_succession_probes_are_a_tenth_of_a_second_apart_at_least),
         cmocka_unit_test(test_succession_says_who_is_missing),
+        cmocka_unit_test(test_succession_says_which_endpoints_are_missing),
         cmocka_unit_test(test_succession_names_few_of_many_that_are_missing),
         cmocka_unit_test(test_succession_cuts_names_that_are_too_long),
+        cmocka_unit_test(test_succession_who_has_left_says_so),
         cmocka_unit_test(test_succession_left_forgets_all),
     };
 
