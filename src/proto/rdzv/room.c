@@ -425,6 +425,13 @@ void mu_room_doubt(struct mu_room *room, mu_mono_t now, mu_mono_t until)
     }
 }
 
+void mu_room_doubt_on(struct mu_room *room, mu_mono_t until)
+{
+    if ((room->doubted != 0 || room->undecided) && mu_mono_before(room->sure, until)) {
+        room->sure = until;
+    }
+}
+
 void mu_room_be_sure(struct mu_room *room, mu_mono_t now)
 {
     room->sure = mu_mono_min(room->sure, now);

@@ -353,6 +353,8 @@ void mu_room_explain_exclusion(const struct mu_room *room, mu_mono_t now,
 void mu_room_hold(struct mu_room *room, mu_mono_t now, mu_mono_t until);
 /** A failure is in doubt until then, if no later time was set before. */
 void mu_room_doubt(struct mu_room *room, mu_mono_t now, mu_mono_t until);
+/** What is in doubt stays so until then at least: a member may be lost, and nobody knows yet. */
+void mu_room_doubt_on(struct mu_room *room, mu_mono_t until);
 /** No failure is in doubt any more: all members that ran were heard since. */
 void mu_room_be_sure(struct mu_room *room, mu_mono_t now);
 /** Sets how many restarts were spent before this room was opened, as far as is known. */

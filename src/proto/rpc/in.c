@@ -300,6 +300,7 @@ int mu_rpc_recv(struct mu_rpc *r, struct mu_now now, struct mu_span in, size_t *
     mu_rpc_enter(r, now);
     if (in.len != 0) {
         r->last_rx = now.mono;
+        r->received_at = now.mono;
     }
     while (err == 0 && !mu_rpc_has_event(r)) {
         size_t part = 0;

@@ -111,6 +111,7 @@ static void start_link(struct mu_rpc *r, enum mu_rpc_link link, struct mu_buf *c
     r->asked_at = MU_MONO_NEVER;
     mu_rpc_ask(r, 0); /* WELCOME answers HELLO, and most often a call answers WELCOME. */
     r->last_rx = r->now.mono;
+    r->received_at = r->now.mono;
     r->last_tx = r->now.mono;
     r->last_ping = r->now.mono;
     r->want_ping = false;
@@ -393,6 +394,11 @@ const uint8_t *mu_rpc_peer_incarnation(const struct mu_rpc *r)
 mu_mono_t mu_rpc_last_heard(const struct mu_rpc *r)
 {
     return r->last_rx;
+}
+
+mu_mono_t mu_rpc_last_received(const struct mu_rpc *r)
+{
+    return r->received_at;
 }
 
 mu_mono_t mu_rpc_confirmed(const struct mu_rpc *r)

@@ -339,6 +339,9 @@ mu_mono_t mu_rpc_grace_deadline(const struct mu_rpc *r);
 const uint8_t *mu_rpc_peer_incarnation(const struct mu_rpc *r);
 /** Returns when the other end was last heard; forgiven silences are not counted. */
 mu_mono_t mu_rpc_last_heard(const struct mu_rpc *r);
+/** Returns when something came from the other end, at the latest; a silence that was forgiven is
+ * one all the same. */
+mu_mono_t mu_rpc_last_received(const struct mu_rpc *r);
 /** Returns how many bytes have come of an incomplete payload; 0 between frames. */
 size_t mu_rpc_arriving(const struct mu_rpc *r);
 /** Returns how much memory is held besides the struct. */
@@ -382,7 +385,8 @@ struct mu_rpc {
 
     /* The link. */
     enum mu_rpc_link link;
-    mu_mono_t last_rx;
+    mu_mono_t last_rx;     /* later, if a silence was forgiven */
+    mu_mono_t received_at; /* the true one */
     mu_mono_t last_tx;
     mu_mono_t last_ping;
     mu_mono_t confirmed;

@@ -9,10 +9,11 @@
 #include "service/agent/agent_internal.h"
 #include "service/server/gateway_etcd.h"
 
-#define GOODBYE_MS   5000  /* for the rendezvous to take our last words */
-#define ASK_MS       400   /* for workers that may have failed before the first known one */
-#define WAIT_MS      2000  /* until a node that joins logs what it waits for */
-#define WAIT_STEP_MS 10000 /* and then every so often */
+#define GOODBYE_MS    5000  /* for the rendezvous to take our last words */
+#define ASK_MS        400   /* for workers that may have failed before the first known one */
+#define UNTIL_LATE_MS 200   /* for the watcher to hear that the workers may live on */
+#define WAIT_MS       2000  /* until a node that joins logs what it waits for */
+#define WAIT_STEP_MS  10000 /* and then every so often */
 #define LINGER_MS                                                                                  \
     3000 /* for others to hear from our server that a run is over; or for nodes to come back before
             a rendezvous host whose work is done goes */
@@ -492,6 +493,11 @@ static void on_counted(void *context, mu_mono_t until)
     struct mu_agent_service *s = context;
 
     if (!s->over) {
+        mu_mono_t now = mu_env_now(s->env).mono;
+
+        if (mu_mono_reached(s->until, mu_mono_add_ms(now, UNTIL_LATE_MS))) {
+            s->missed_at = now; /* On its way to the watcher, it may be too late. */
+        }
         s->until = until;
         mu_env_children_until(s->env, until);
     }
@@ -638,6 +644,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     s->config = *config;
     s->events = *events;
     s->until = MU_MONO_NEVER;
+    s->missed_at = MU_MONO_NEVER;
     mu_list_init(&s->rounds);
     mu_timer_init(&s->timer, on_timer);
     mu_timer_init(&s->end_timer, on_end_timer);

@@ -222,6 +222,7 @@ struct mu_agent_service {
     struct mu_timer wait_timer; /* while it joins: logs what it waits for */
     bool leaving;               /* `left` will come */
     mu_mono_t until;            /* when the watcher ends the workers, if we are stopped */
+    mu_mono_t missed_at;        /* when that was put off too late, or nearly; or NEVER */
     bool closing;               /* `closed` or `close_failed` will come */
 
     /* the end */

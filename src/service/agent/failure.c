@@ -16,9 +16,14 @@
 #include "service/agent/agent_internal.h"
 
 #define TICKET_KEY "muster/signs"
-#define GONE_MS    1    /* for what is asked of a store that is gone with its host */
 #define FRESH_MS   5000 /* an older sign was about something else */
 #define TRIES_MAX  32   /* attempts to write, against others that write */
+
+/* Whether it can be asked. One that is gone with its host would not even say that it is. */
+static bool has_store(const struct mu_agent_round *r)
+{
+    return r->store_open && !r->store_gone;
+}
 
 /* --- tickets ---------------------------------------------------------------------------------- */
 
@@ -52,13 +57,17 @@ void mu_agent_failure_sign(struct mu_agent_worker *w)
     if (is_fresh(w) || w->ticket_busy || r == NULL || r->closing || !r->store_open) {
         return;
     }
-    w->ticket = 0;
     w->ticket_at = mu_env_now(w->s->env).mono;
+    if (r->store_gone) {
+        w->ticket = INT64_MAX; /* as without an answer */
+        return;
+    }
+    w->ticket = 0;
     w->ticket_busy = true;
     w->ticket_key = MU_SPAN_LIT(TICKET_KEY);
     w->ticket_op = (struct mu_store_op){
         .request = {.verb = MU_STORE_ADD, .keys = &w->ticket_key, .key_count = 1, .number = 1},
-        .timeout_ms = r->store_gone ? GONE_MS : w->s->config.verdict_ms,
+        .timeout_ms = w->s->config.verdict_ms,
         .done = on_ticket,
     };
     mu_store_submit(r->stores.store, &w->ticket_op);
@@ -250,7 +259,7 @@ void mu_agent_failure_tell_running(struct mu_agent_service *s)
 {
     struct mu_agent_round *r = s->round;
 
-    if (r == NULL || r->closing || r->running_told || !r->store_open || !r->failure_known ||
+    if (r == NULL || r->closing || r->running_told || !has_store(r) || !r->failure_known ||
         !s->verdict.first_failure.effect) {
         return;
     }
@@ -326,7 +335,7 @@ static void submit(struct mu_agent_round *r, enum mu_store_verb verb, uint32_t f
                 .values = r->op_values,
                 .value_count = value_count,
             },
-        .timeout_ms = r->store_gone ? GONE_MS : r->s->config.verdict_ms,
+        .timeout_ms = r->s->config.verdict_ms,
         .done = on_op,
     };
     r->op_busy = true;
@@ -372,7 +381,7 @@ static void on_op(struct mu_store_op *op)
         if (has_value) {
             keep(r, op->reply.values[0]);
         }
-        if (s->asked_again && s->verdict.first_failure.effect && !r->again) {
+        if (s->asked_again && s->verdict.first_failure.effect && !r->again && has_store(r)) {
             r->reads_running = true;
             submit(r, MU_STORE_GET, MU_STORE_NOWAIT, 0);
             return;
@@ -429,7 +438,7 @@ static void write_first(struct mu_agent_round *r)
         mu_agent_log(
             r->s, "the failure of rank %u (local rank %u) cannot be recorded for the other nodes",
             w->end.rank, w->local_rank);
-    } else if (!r->store_open) {
+    } else if (!has_store(r)) {
         keep(r, mu_buf_span(&r->op_text));
     } else {
         submit_write(r);
@@ -470,7 +479,7 @@ bool mu_agent_failure_is_publishing(const struct mu_agent_service *s)
 
 void mu_agent_failure_read(struct mu_agent_round *r)
 {
-    if (!r->op_busy && r->store_open && !r->closing) {
+    if (!r->op_busy && has_store(r) && !r->closing) {
         submit(r, MU_STORE_GET, MU_STORE_NOWAIT, 0);
     }
 }

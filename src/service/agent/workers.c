@@ -9,6 +9,7 @@
 
 #define TRACEBACK "Traceback (most recent call last)"
 #define RAISED_MS UINT64_C(1000) /* after a traceback, for the worker to end because of it */
+#define MISSED_MS UINT64_C(5000) /* until we have noticed what the watcher did */
 #define HOLD_MS   300 /* how long a worker that may be ending has for that before it is signalled */
 
 /* --- the channels ----------------------------------------------------------------------------- */
@@ -228,10 +229,23 @@ static void miss_round(struct mu_agent_service *s)
         return;
     }
     mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_CUT_OFF, .by = s->until});
-    mu_agent_tell(s, (struct mu_agent_event){
-                         .type = MU_AGENT_ROUND_ENDED,
-                         .round = s->round->number,
-                         .text = "this agent was stopped for so long that its workers were ended"});
+    mu_agent_tell(s,
+                  (struct mu_agent_event){
+                      .type = MU_AGENT_ROUND_ENDED,
+                      .round = s->round->number,
+                      .text = "this agent was stopped, or had lost touch with the others, for so "
+                              "long that its workers were ended"});
+}
+
+/* Whether the watcher may have killed the workers a moment ago. It may have done so while we woke
+ * and were just about to tell it that they may live on. */
+static bool was_late(const struct mu_agent_service *s)
+{
+    mu_mono_t now = mu_env_now(s->env).mono;
+
+    return mu_mono_reached(s->until, now) ||
+           (s->missed_at.ns != MU_MONO_NEVER.ns &&
+            mu_mono_since(s->missed_at, now) <= MISSED_MS * MU_NS_PER_MS);
 }
 
 static void on_exited(struct mu_child *child, int status)
@@ -239,7 +253,7 @@ static void on_exited(struct mu_child *child, int status)
     struct mu_agent_worker *w = child_worker(child);
     struct mu_agent_service *s = w->s;
 
-    if (status == -SIGKILL && mu_mono_reached(s->until, mu_env_now(s->env).mono)) {
+    if (status == -SIGKILL && was_late(s)) {
         w->end.stopped = true;
         miss_round(s);
     }
@@ -445,6 +459,7 @@ void mu_agent_workers_spawn(struct mu_agent_service *s, uint64_t generation, uin
     int err = 0;
 
     begin_attempt(s, generation, restart_count);
+    s->missed_at = MU_MONO_NEVER;
     fill_env(s, &e);
     if (s->events.prepare != NULL) {
         err = s->events.prepare(s->events.context, &s->attempt, &msg);

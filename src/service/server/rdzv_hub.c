@@ -653,6 +653,7 @@ static void on_timer(struct mu_timer *timer)
     mu_rpc_server_feel_pulse(hub->on.wire);
     if (!run->over) {
         /* A round that can be formed in this moment is better than a timeout. */
+        mu_rdzv_run_doubt(run);
         if (run->room.undecided && mu_rdzv_run_heard_all(run)) {
             mu_room_be_sure(&run->room, now);
         }

@@ -114,6 +114,9 @@ void mu_rdzv_member_arm(struct mu_rdzv_member *m);
 /** Whether all members that ran when workers failed were heard late enough after that, so that the
  * failure is not the echo of a loss. */
 bool mu_rdzv_run_heard_all(const struct mu_rdzv_run *run);
+/** Before the room is told anything: no failure is the run's end while a member may be lost. Its
+ * loss can be noticed later than it should, if we were away. */
+void mu_rdzv_run_doubt(struct mu_rdzv_run *run);
 /** It is out of the room: answers its call and frees it. */
 void mu_rdzv_member_dismiss(struct mu_rdzv_member *m, int status, const char *why);
 

@@ -283,26 +283,6 @@ static void member_credit(struct mu_rpc_served *base)
     mu_rdzv_member_push(member_of(base));
 }
 
-/* It may still run workers, and has so long to find out that nobody counts on it any more. */
-static void lose(struct mu_rdzv_member *m)
-{
-    struct mu_room *room = &m->run->room;
-    mu_mono_t now = mono(m);
-
-    if (m->room.has_rank) {
-        mu_room_hold(room, now, mu_rpc_forsaken_at(&m->base.session->rpc));
-    }
-    m->run->hub->losses++;
-    mu_rdzv_run_mark(m->run, MU_STATUS_LOST, m->run->room.round, 1, m->room.name);
-    mu_room_lost(room, now, &m->room);
-}
-
-static void leave(struct mu_rdzv_member *m)
-{
-    mu_rdzv_run_mark(m->run, MU_STATUS_LEFT, m->run->room.round, 1, m->room.name);
-    mu_room_leave(&m->run->room, mono(m), &m->room);
-}
-
 static bool is_out_of_reach(const struct mu_rdzv_member *m, mu_mono_t now)
 {
     const struct mu_rpc *rpc = &m->base.session->rpc;
@@ -324,6 +304,74 @@ static mu_mono_t lost_by(const struct mu_rdzv_member *m)
 
     return mu_rpc_linked(rpc) ? mu_mono_add_ms(mu_rpc_last_heard(rpc), silence_ms(rpc))
                               : mu_mono_add_ms(mu_rpc_grace_deadline(rpc), MU_RDZV_LATE_MS);
+}
+
+/* Whether the member was there after workers had failed: their failure was not the echo of its
+ * loss. That we did not listen for a while, and forgave its silence, is no sign of life. */
+static bool was_received(const struct mu_rdzv_member *m)
+{
+    mu_mono_t since = mu_mono_add_ms(m->run->failed_at, MU_RDZV_ECHO_MS);
+
+    return !mu_mono_before(mu_rpc_last_received(&m->base.session->rpc), since);
+}
+
+static bool was_heard(const struct mu_rdzv_member *m)
+{
+    return mu_rpc_linked(&m->base.session->rpc) && was_received(m);
+}
+
+bool mu_rdzv_run_heard_all(const struct mu_rdzv_run *run)
+{
+    MU_LIST_FOREACH (it, &run->room.in[MU_ROOM_GATHERING].members) {
+        const struct mu_rdzv_member *m = mu_rdzv_member_of(it);
+
+        if (m->room.has_rank && !was_heard(m)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void mu_rdzv_run_doubt(struct mu_rdzv_run *run)
+{
+    mu_mono_t soon = mu_mono_add_ms(mu_env_now(run->hub->env).mono, MU_RDZV_LATE_MS);
+
+    if (!run->room.undecided) {
+        return;
+    }
+    MU_LIST_FOREACH (it, &run->room.in[MU_ROOM_GATHERING].members) {
+        const struct mu_rdzv_member *m = mu_rdzv_member_of(it);
+
+        if (m->room.has_rank && !was_heard(m)) {
+            mu_room_doubt_on(&run->room, mu_mono_before(soon, lost_by(m)) ? lost_by(m) : soon);
+        }
+    }
+}
+
+/* It may still run workers, and has so long to find out that nobody counts on it any more. */
+static void lose(struct mu_rdzv_member *m)
+{
+    struct mu_room *room = &m->run->room;
+    mu_mono_t now = mono(m);
+
+    mu_rdzv_run_doubt(m->run);
+    if (m->room.has_rank && !was_received(m)) {
+        /* It is late that we notice it: the failures were the echo of this. */
+        mu_room_doubt_on(room, mu_mono_add_ms(now, MU_RDZV_LATE_MS));
+    }
+    if (m->room.has_rank) {
+        mu_room_hold(room, now, mu_rpc_forsaken_at(&m->base.session->rpc));
+    }
+    m->run->hub->losses++;
+    mu_rdzv_run_mark(m->run, MU_STATUS_LOST, m->run->room.round, 1, m->room.name);
+    mu_room_lost(room, now, &m->room);
+}
+
+static void leave(struct mu_rdzv_member *m)
+{
+    mu_rdzv_run_doubt(m->run);
+    mu_rdzv_run_mark(m->run, MU_STATUS_LEFT, m->run->room.round, 1, m->room.name);
+    mu_room_leave(&m->run->room, mono(m), &m->room);
 }
 
 /* Its workers failed. If another one of the round is out of reach, that is why, as far as anybody
@@ -354,20 +402,6 @@ static void fail(struct mu_rdzv_member *m, uint64_t round)
     mu_room_fail(room, now, &m->room, round);
 }
 
-bool mu_rdzv_run_heard_all(const struct mu_rdzv_run *run)
-{
-    mu_mono_t since = mu_mono_add_ms(run->failed_at, MU_RDZV_ECHO_MS);
-
-    MU_LIST_FOREACH (it, &run->room.in[MU_ROOM_GATHERING].members) {
-        const struct mu_rdzv_member *m = mu_rdzv_member_of(it);
-
-        if (m->room.has_rank && mu_mono_before(mu_rpc_last_heard(&m->base.session->rpc), since)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static void be_ready(struct mu_rdzv_member *m, struct mu_span payload)
 {
     struct mu_rdzv_ready ready;
@@ -384,6 +418,7 @@ static void member_item(struct mu_rpc_served *base, struct mu_span payload)
     uint64_t round;
 
     mu_rdzv_run_touch(m->run);
+    mu_rdzv_run_doubt(m->run);
     if (mu_rdzv_say_decode(payload, &what, &round) != 0) {
         lose(m);
         mu_rdzv_member_dismiss(m, MUSTER_EPROTO, "malformed word of a member");
@@ -558,9 +593,10 @@ static int enter_room(struct mu_rdzv_member *m, const struct mu_rdzv_join *join,
                       struct mu_errmsg *reterr_msg)
 {
     struct mu_rdzv_run *run = m->run;
-    int err =
-        mu_room_join(&run->room, mono(m), &m->room, join->nodes_min, join->nodes_max, reterr_msg);
+    int err;
 
+    mu_rdzv_run_doubt(run);
+    err = mu_room_join(&run->room, mono(m), &m->room, join->nodes_min, join->nodes_max, reterr_msg);
     if (err == MUSTER_EEXIST) {
         err = displace(run, m, reterr_msg);
         if (err == 0) {

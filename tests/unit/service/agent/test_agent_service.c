@@ -230,6 +230,54 @@ static void test_agent_service_forgets_a_failure_that_it_recovered_from(void **s
     assert_has(a->json, "\"first_failure\": null");
 }
 
+/* Its host is lost, and the worker fails because of that: nothing stands between it and the next
+ * round. */
+static void test_agent_service_asks_nothing_of_a_store_that_is_gone(void **state)
+{
+    struct seat *a = seat_prepare(0, "echo ready; exec sleep 60", 1, 1, "");
+    struct mu_agent_round *r;
+    (void)state;
+
+    a->config.policy.workers = 1;
+    seat_start(a);
+    seat_wait_output(a, "ready");
+    r = a->agent->round;
+    assert_true(r->store_open);
+    mu_agent_failure_give_up(r);
+    mu_agent_failure_publish(&a->agent->workers[0]);
+    assert_false(mu_agent_failure_is_publishing(a->agent));
+    assert_true(r->failure_known);
+    mu_agent_failure_read(r);
+    assert_false(r->op_busy);
+    mu_agent_service_signal(a->agent, SIGTERM);
+    seat_wait_ended(a);
+}
+
+/* We were away for too long, and the watcher has ended the worker; before we notice that, we are
+ * told that we are counted on for longer. The worker has not failed. */
+static void test_agent_service_does_not_charge_what_the_watcher_ended(void **state)
+{
+    struct seat *a = seat_prepare(0, "echo ready; exec sleep 60", 1, 1, "");
+    struct mu_agent_service *s;
+    (void)state;
+
+    a->config.policy.workers = 1;
+    seat_start(a);
+    seat_wait_output(a, "ready");
+    s = a->agent;
+    s->until = (mu_mono_t){1};
+    s->rdzv->events.counted(s->rdzv->events.context,
+                            mu_mono_add_ms(mu_env_now(s->env).mono, 60000));
+    assert_int_equal(kill((pid_t)s->workers[0].end.pid, SIGKILL), 0);
+    while (a->starts < 2 && !a->ended) {
+        mu_uv_env_turn(uv);
+    }
+    assert_false(a->ended);
+    assert_true(s->missed_at.ns == MU_MONO_NEVER.ns); /* What is killed now has failed. */
+    mu_agent_service_signal(s, SIGTERM);
+    seat_wait_ended(a);
+}
+
 /* Both have failed by themselves: the second is dead before the first one's end is noticed, or has
  * raised an exception and takes a while to end. */
 static void test_agent_service_does_not_call_a_failure_stopped(void **state)
@@ -480,6 +528,8 @@ int main(void)
         TEST(test_agent_service_counts_who_still_ran),
         TEST(test_agent_service_restarts_within_the_budget),
         TEST(test_agent_service_forgets_a_failure_that_it_recovered_from),
+        TEST(test_agent_service_asks_nothing_of_a_store_that_is_gone),
+        TEST(test_agent_service_does_not_charge_what_the_watcher_ended),
         TEST(test_agent_service_does_not_call_a_failure_stopped),
         TEST(test_agent_service_sees_two_that_failed_at_once),
         TEST(test_agent_service_passes_a_signal_on),

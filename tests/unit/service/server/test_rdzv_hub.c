@@ -605,6 +605,39 @@ static void test_hub_failure_is_the_echo_of_a_loss_that_is_noticed_later(void **
     hub_world_free(t.w);
 }
 
+/* The server is away for a while, and forgives the silence of all. That is no sign of life, and who
+ * is lost is lost later; neither makes the failure another's own. */
+static void test_hub_failure_is_the_echo_of_a_loss_that_the_server_was_away_for(void **state)
+{
+    const uint64_t from_ms[] = {10, 1200, 2500, 4000};
+    const uint64_t for_ms[] = {300, 1500, 9000};
+
+    (void)state;
+    for (unsigned i = 0; i < 24; i++) {
+        struct mu_rdzv_join join = hub_join_of(2, 3);
+        bool reset = i >= 12;
+        struct trio t;
+
+        join.restarts_max = 0;
+        t = make_trio(join);
+        if (!reset) {
+            mu_sim_cut(t.n[2]->host, t.w->host, 60 * MU_NS_PER_S);
+            hub_run_ms(t.w, 10);
+        }
+        hub_fail(t.n[0]);
+        hub_run_ms(t.w, 5);
+        if (reset) {
+            mu_sim_kill(t.n[2]->proc, MU_SIM_KILL_POWER); /* Nothing comes from it any more. */
+        }
+        hub_run_ms(t.w, from_ms[i % 4]);
+        mu_sim_pause(t.w->proc, for_ms[i / 4 % 3] * MU_NS_PER_MS);
+        hub_run_ms(t.w, 25000);
+        assert_int_equal(t.n[1]->status, 0);
+        assert_string_equal(t.n[1]->told, "ended 0 failed a\nassigned 1 1/2\n");
+        hub_world_free(t.w);
+    }
+}
+
 /* A node goes down in pieces: its workers, then, when another's have failed because of that, the
  * rest of it. Likewise a node that is told to go. */
 static void test_hub_failure_is_the_echo_of_a_node_that_goes_a_moment_later(void **state)
@@ -781,6 +814,7 @@ int main(void)
         cmocka_unit_test(test_hub_failure_while_another_is_out_of_reach_costs_no_restart),
         cmocka_unit_test(test_hub_failure_while_anothers_link_is_gone_costs_no_restart),
         cmocka_unit_test(test_hub_failure_is_the_echo_of_a_loss_that_is_noticed_later),
+        cmocka_unit_test(test_hub_failure_is_the_echo_of_a_loss_that_the_server_was_away_for),
         cmocka_unit_test(test_hub_failure_is_the_echo_of_a_node_that_goes_a_moment_later),
         cmocka_unit_test(test_hub_run_that_loses_nodes_without_end_is_over),
         cmocka_unit_test(test_hub_members_of_another_server_wait_for_whom_it_lost),
