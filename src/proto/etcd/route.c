@@ -7,6 +7,7 @@
 #define REST_MIN_MS 20u
 #define REST_MAX_MS 500u
 #define AUTHS_MAX   4u
+#define SLOW_MAX    4u /* how often the time for a try doubles */
 
 /* --- the route -------------------------------------------------------------------------------- */
 
@@ -165,9 +166,10 @@ static void try_again(struct mu_etcd_asker *a, enum mu_etcd_verdict verdict, mu_
     }
 }
 
+/* A try that was given up while etcd worked on it was for nothing: the next has twice its time. */
 static uint32_t try_ms(const struct mu_etcd_asker *a, mu_mono_t now)
 {
-    uint32_t try_max = a->route->config.try_ms;
+    uint32_t try_max = a->route->config.try_ms << (a->slow < SLOW_MAX ? a->slow : SLOW_MAX);
     uint64_t left = mu_mono_until_ms(a->deadline, now);
 
     left = a->deadline.ns == MU_MONO_NEVER.ns || left > INT32_MAX ? 0 : left == 0 ? 1 : left;
@@ -230,6 +232,7 @@ void mu_etcd_asker_done(struct mu_etcd_asker *a, const struct mu_etcd_exchange *
         mu_etcd_route_answered(r, a->endpoint, now); /* By its head. */
         finish(a, x->status);
     } else if (x->status != 0) {
+        a->slow += x->status == MUSTER_ETIMEDOUT && x->sent ? 1 : 0;
         answer->status = mu_err(&answer->errmsg, x->status, "%s: %.180s", x->where, x->error);
         try_again(a,
                   x->status == MUSTER_ETLS || x->status == MUSTER_ENOTSUP ? MU_ETCD_HOPELESS

@@ -135,6 +135,7 @@ struct mu_etcd_asker {
     mu_mono_t started;
     mu_mono_t deadline;
     uint32_t tries;
+    uint32_t slow;     /* tries that etcd had not answered when their time was up */
     uint32_t hopeless; /* endpoints that refuse it for good, a bit for each */
     uint32_t auths;
     uint64_t token; /* which one it went out with */

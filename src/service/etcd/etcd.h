@@ -39,11 +39,12 @@ struct mu_etcd_config {
     const char *key;
     const char *user; /* NULL: nobody */
     const char *password;
-    uint32_t first_ms;    /* until an endpoint has answered for the first time. 30 s */
-    uint32_t patience_ms; /* later: until a silent cluster ends calls and watches. 10 s */
-    uint32_t connect_ms;  /* until the next endpoint is tried. 2 s */
-    uint32_t try_ms;      /* one try of what can be repeated. 8 s: etcd itself takes 7 to give up */
-    uint32_t quiet_ms;    /* a watch that heard nothing for that long is begun anew. 20 s */
+    uint32_t first_ms;      /* until an endpoint has answered for the first time. 30 s */
+    uint32_t patience_ms;   /* later: until a silent cluster ends calls and watches. 10 s */
+    uint32_t connect_ms;    /* until the next endpoint is tried. 2 s */
+    uint32_t try_ms;        /* one try of what can be repeated. 8 s: etcd itself takes 7 to give up.
+                           * Doubled, up to 16 times that, while etcd is too slow for it */
+    uint32_t quiet_ms;      /* a watch that heard nothing for that long is begun anew. 20 s */
     size_t reply_bytes_max; /* one answer, or one piece of a watch. 256 MiB */
 };
 

@@ -237,6 +237,33 @@ static void test_a_token_is_dropped_once(void **state)
     assert_asks(&second, 0);
 }
 
+/* Else a request that takes etcd longer than one try is begun again for ever. Meets SLOW_MAX of
+ * proto/etcd/route.c. */
+static void test_tries_that_are_too_short_grow(void **state)
+{
+    static const uint32_t expected[] = {8000, 16000, 32000, 64000, 128000, 128000};
+    static const struct mu_etcd_terms patient = {.repeat = true};
+    mu_mono_t now = at(0);
+
+    (void)state;
+    start_route(NULL);
+    route.config.first_ms = route.config.patience_ms = INT32_MAX;
+    mu_etcd_asker_start(&first, &route, &patient, now);
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        assert_int_equal(mu_etcd_asker_next(&first), MU_ETCD_ASKER_SEND);
+        assert_int_equal(first.try_ms, expected[i]);
+        now = mu_mono_add_ms(now, first.try_ms);
+        mu_etcd_asker_done(
+            &first,
+            &(struct mu_etcd_exchange){
+                .status = MUSTER_ETIMEDOUT, .sent = true, .error = "too late", .where = "e"},
+            now);
+        now = mu_mono_add_ms(now, 1000);
+        mu_etcd_asker_tick(&first, now);
+    }
+    mu_etcd_asker_stop(&first, MUSTER_ECANCELED, now);
+}
+
 static void test_what_starts_at_the_end_is_closed(void **state)
 {
     (void)state;
@@ -293,6 +320,7 @@ int main(void)
         cmocka_unit_test(test_pauses_come_after_whole_rounds_and_have_an_end),
         cmocka_unit_test(test_a_token_is_asked_for_once_and_wakes_all),
         cmocka_unit_test(test_a_token_is_dropped_once),
+        cmocka_unit_test(test_tries_that_are_too_short_grow),
         cmocka_unit_test(test_what_starts_at_the_end_is_closed),
         cmocka_unit_test(test_a_lease_for_ever_has_no_end_of_ours),
     };
