@@ -182,7 +182,7 @@ static void judge_member(struct checkup *v, const struct mu_etcd_exam *e)
         doctor_remedy(f, "a member without a majority is not healthy: start the others, and check "
                          "etcdctl endpoint health and alarm list");
     }
-    if (e->v3 != NULL && e->leader_id == 0) {
+    if (e->has_status && e->leader_id == 0) {
         f = doctor_find(&v->report, DOCTOR_BAD, e->name, "it knows no leader");
         doctor_remedy(f, "start a majority of the members, and check that they can reach each "
                          "other (port 2380)");
@@ -214,8 +214,11 @@ static void judge_apis(struct checkup *v, const struct mu_etcd_exam *e)
         (void)doctor_find(&v->report, DOCTOR_OK, e->name, "it offers the v2 API");
     } else {
         f = doctor_find(&v->report, DOCTOR_NOTE, e->name, "it does not offer the v2 API");
-        doctor_remedy(f, "only the backends etcd and etcd-v2, which PyTorch's fleets use, need it: "
-                         "use etcd up to 3.5, started with --enable-v2");
+        doctor_remedy(
+            f,
+            "only the backends etcd and etcd-v2, which PyTorch's fleets use, need it: "
+            "use etcd up to 3.5, started with --enable-v2; 3.6 has no v2 API, use --rdzv-backend "
+            "etcd-v3 with it");
     }
 }
 
@@ -285,7 +288,7 @@ static void judge_agreement(struct checkup *v, const struct mu_etcd_doctor *d)
         const struct mu_etcd_exam *e = &d->exams[i];
         struct doctor_finding *f;
 
-        if (e->status != 0 || e->v3 == NULL) {
+        if (e->status != 0 || !e->has_status) {
             continue;
         }
         if (first == NULL) {

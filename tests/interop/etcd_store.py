@@ -19,6 +19,7 @@ PREFIX = "/torch/elastic/store"
 
 def main():
     checks = lib.Checks()
+    etcd_lib.need_v2()
     with etcd_lib.Etcd() as server:
         client = etcd.Client(host=lib.HOST, port=server.ports[0])
         store = EtcdStore(client, PREFIX, timeout=datetime.timedelta(seconds=10))

@@ -11,6 +11,7 @@ import etcd
 from torch.distributed.elastic.rendezvous.etcd_rendezvous_backend import EtcdRendezvousBackend
 from torch.distributed.elastic.rendezvous.etcd_store import EtcdStore
 
+import etcd_lib
 from etcd_cluster import Cluster
 from lib import HOST, muster_path, wait_until
 from rdzv_mixed import BEAT_S, TorchNode, agree, assigned, checks
@@ -133,6 +134,7 @@ def test_close(cluster):
 
 
 def main():
+    etcd_lib.need_v2()
     with Cluster(1, v2=True) as cluster:
         checks.run_tests(globals(), cluster)
     checks.done()

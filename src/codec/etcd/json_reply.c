@@ -222,7 +222,8 @@ static int read_events(struct mu_etcd_reply *r, struct mu_span array)
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-/* A refusal is {"error": text, "code": n}, or in a stream {"error": {"grpc_code": n, ...}}. */
+/* A refusal is {"error": text, "code": n}, or in a stream {"error": {"grpc_code": n, ...}}, which
+ * 3.6 spells {"error": {"code": n, ...}}. */
 static int read_error(struct mu_etcd_reply *r, struct mu_span value)
 {
     struct mu_span part;
@@ -233,6 +234,7 @@ static int read_error(struct mu_etcd_reply *r, struct mu_span value)
         return read_text(r, value, &r->message);
     }
     part = mu_jv_member(value, "grpc_code");
+    part = part.len != 0 ? part : mu_jv_member(value, "code");
     if (part.len != 0) {
         err = read_int(part, &r->code);
     }

@@ -120,8 +120,9 @@ enum mu_etcd_verdict mu_etcd_judge_v2(const struct mu_etcd_exchange *x, bool has
     }
     if (!ours || x->code == 401 || x->code == 403) {
         return judge_stranger(x, has_user,
-                              "this etcd does not offer the v2 API "
-                              "(up to 3.5 it does if started with --enable-v2)",
+                              "this etcd does not offer the v2 API: up to 3.5 it does if started "
+                              "with --enable-v2, and 3.6 has none; use --rdzv-backend etcd-v3, or "
+                              "a store without api=v2",
                               a);
     }
     a->status = 0;

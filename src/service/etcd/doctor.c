@@ -4,6 +4,8 @@
  *     VERSION -> HEALTH -> STATUS (/v3, /v3beta, /v3alpha) -> AUTH -> MEMBERS -> PUT, GET ...
  *             -> DELETE -> V2 -> V2_PUT -> V2_DELETE -> done
  *
+ * From 3.5 on, a server with users tells its status only to them: it is asked again after AUTH.
+ *
  * Not by the client of etcd.h, whose purpose is that one does not see which endpoint answered.
  */
 #include "service/etcd/doctor.h"
@@ -200,7 +202,7 @@ static int start(struct patient *p)
     if (v2 && d->config.user != NULL) {
         q.user = d->config.user;
         q.password = d->config.password;
-    } else if (!v2 && p->token.len > 0 && p->step > AUTH) {
+    } else if (!v2 && p->token.len > 0) {
         q.authorization = (const char *)mu_buf_span(&p->token).data;
     }
     p->asked = mu_env_now(d->env).mono;
@@ -310,16 +312,29 @@ static enum mu_etcd_finding judge_v3(struct patient *p, struct mu_errmsg *words)
     return finding;
 }
 
-static void take_status(struct patient *p)
+static enum step take_status(struct patient *p)
 {
+    struct mu_etcd_exam *e = p->exam;
     struct mu_span text = mu_buf_span(&p->in);
     struct mu_span header = member_of(text, "header");
+    enum mu_etcd_finding found = judge_v3(p, &e->write_text);
 
-    p->exam->v3 = v3_prefixes[p->v3_at];
-    p->exam->leader_id = read_id(member_of(text, "leader"));
-    p->exam->db_bytes = read_id(member_of(text, "dbSize"));
-    p->exam->member_id = read_id(mu_jv_member(header, "member_id"));
-    p->exam->cluster_id = read_id(mu_jv_member(header, "cluster_id"));
+    e->write_text.text[0] = '\0';
+    if (found == MU_ETCD_NO && p->v3_at + 1 < sizeof(v3_prefixes) / sizeof(v3_prefixes[0])) {
+        p->v3_at++;
+        return STATUS;
+    }
+    if (found == MU_ETCD_YES) {
+        e->has_status = true;
+        e->leader_id = read_id(member_of(text, "leader"));
+        e->db_bytes = read_id(member_of(text, "dbSize"));
+        e->member_id = read_id(mu_jv_member(header, "member_id"));
+        e->cluster_id = read_id(mu_jv_member(header, "cluster_id"));
+    } else if (found != MU_ETCD_REFUSED) {
+        return V2;
+    }
+    e->v3 = v3_prefixes[p->v3_at];
+    return e->auth == MU_ETCD_NOT_ASKED ? AUTH : MEMBERS;
 }
 
 static void take_auth(struct patient *p)
@@ -457,18 +472,12 @@ static enum step take_answer(struct patient *p)
         e->healthy = strcmp(health, "true") == 0 ? MU_ETCD_YES : MU_ETCD_NO;
         return STATUS;
     case STATUS:
-        if (judge_v3(p, &e->write_text) == MU_ETCD_YES) {
-            take_status(p);
-            return AUTH;
-        }
-        if (p->http.code == 404 && p->v3_at + 1 < sizeof(v3_prefixes) / sizeof(v3_prefixes[0])) {
-            p->v3_at++;
-            return STATUS;
-        }
-        return V2;
+        return take_status(p);
     case AUTH:
         take_auth(p);
-        return e->auth == MU_ETCD_YES && e->password != MU_ETCD_YES ? V2 : MEMBERS;
+        return e->auth == MU_ETCD_YES && e->password != MU_ETCD_YES ? V2
+               : e->has_status                                      ? MEMBERS
+                                                                    : STATUS;
     case MEMBERS:
         take_members(p);
         return PUT;

@@ -45,6 +45,7 @@ struct mu_etcd_exam {
     enum mu_etcd_finding auth;     /* whether it asks who we are */
     enum mu_etcd_finding password; /* whether ours is right */
     struct mu_errmsg auth_text;
+    bool has_status; /* what follows up to db_bytes; 3.5 tells it only users that it knows */
     uint64_t cluster_id;
     uint64_t member_id;
     uint64_t leader_id; /* 0: it knows none */

@@ -170,6 +170,13 @@ static void test_etcd_json_reads_pieces_of_a_watch(void **unused)
     assert_true(r.is_error);
     assert_int_equal(r.code, 14);
     assert_span_text(r.message, "etcdserver: no leader");
+    /* As 3.6 says it: a keep-alive after a restart, when it has forgotten our token. */
+    assert_int_equal(mu_etcd_reply_decode(&r, MU_SPAN_LIT("{\"error\":{\"code\":16,\"message\":"
+                                                          "\"etcdserver: invalid auth token\"}}")),
+                     0);
+    assert_true(r.is_error);
+    assert_int_equal(r.code, MU_ETCD_UNAUTHORIZED);
+    assert_span_text(r.message, "etcdserver: invalid auth token");
     mu_etcd_reply_fini(&r);
 }
 
