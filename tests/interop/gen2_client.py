@@ -157,6 +157,20 @@ class Asked:
             c.set_acked(gone, "1")
             self.checks.equal(c.get(gone), b"1", "a waiter that went away disturbs nobody")
 
+    def barriers(self):
+        """PyTorch's client cancels a barrier that has timed out, and waits until that is answered."""
+        k, other = self.key(), self.key()
+        with self.conn() as waiter, self.conn() as c:
+            waiter.send(waiter.op("meet", text(k) + u64(2)))
+            self.checks.ok(waiter.still_waiting(), "BARRIER is pending, a CHECK behind it is answered ahead")
+            c.send(c.op("meet", text(k) + u64(2)))
+            self.checks.equal((waiter.recv(1), c.recv(1)), (b"\0", b"\0"), "two meet")
+            waiter.send(waiter.op("meet", text(other) + u64(2)))
+            waiter.cancel()
+            self.checks.equal(waiter.recv(1), b"\1", "CANCEL_WAIT of a pending BARRIER")
+            waiter.set(k, "1")
+            self.checks.equal(waiter.get(k), b"1", "and its client goes on")
+
     # --- queues and lists ---
 
     def queues(self):
@@ -345,7 +359,7 @@ def main():
         asked = Asked(checks, server.port, backed)
         for test in (asked.handshake, asked.validate_alone, asked.values, asked.compare_set,
                      asked.several,
-                     asked.waiting, asked.waiting_for_several, asked.cancelling, asked.queues,
+                     asked.waiting, asked.waiting_for_several, asked.cancelling, asked.barriers, asked.queues,
                      asked.queue_waiting, asked.listing, asked.refusals, asked.limits,
                      asked.pipelining,
                      asked.dribble, asked.both_generations, asked.old_timeout, asked.old_extended):

@@ -397,7 +397,7 @@ OPS1 = dict(set=0, cas=1, get=2, add=3, check=4, wait=5, num_keys=6, watch=7, de
             multi_get=10, multi_set=11, cancel=12)
 OPS2 = dict(validate=0, set=1, cas=2, get=3, add=4, check=5, wait=6, num_keys=7, delete=8, append=9,
             multi_get=10, multi_set=11, cancel=12, ping=13, push=14, pop=15, queue_len=16,
-            list_keys=17)
+            list_keys=17, meet=18)
 MAGIC = b"\xce\xf7\x85\x3c"
 
 READY, NOT_READY = b"\0", b"\1"

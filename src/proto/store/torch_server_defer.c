@@ -1,6 +1,6 @@
 /*
- * Requests that another executor handles: parsed and kept in order, then answered. WAIT is the one
- * request that others may overtake; PING and CANCEL_WAIT need no executor, but have their turn.
+ * Requests that another executor handles: parsed and kept in order, then answered. WAIT and BARRIER
+ * are what others may overtake; PING and CANCEL_WAIT need no executor, but have their turn.
  */
 #include "proto/store/torch_server_private.h"
 
@@ -112,7 +112,12 @@ static int put(struct mu_torch_server *t, enum mu_torch_op op, size_t n)
                                            &e);
 }
 
-/* This WAIT is not answered any more. */
+static bool is_wait(const struct mu_torch_request *r)
+{
+    return r->op == MU_TORCH_WAIT || r->op == MU_TORCH_BARRIER;
+}
+
+/* This WAIT or BARRIER is not answered any more. */
 static void drop_wait(struct mu_torch_server *t, struct mu_torch_request *r)
 {
     mu_list_remove(&r->link);
@@ -128,7 +133,7 @@ void mu_torch_server_drop_waits(struct mu_torch_server *t)
     MU_LIST_FOREACH_SAFE (it, tmp, &t->deferred) {
         struct mu_torch_request *r = MU_CONTAINER_OF(it, struct mu_torch_request, link);
 
-        if (r->op == MU_TORCH_WAIT) {
+        if (is_wait(r)) {
             drop_wait(t, r);
         }
     }
@@ -139,14 +144,14 @@ static int run_local(struct mu_torch_server *t, struct mu_torch_request *r)
     int err;
 
     if (r->op == MU_TORCH_CANCEL_WAIT) {
-        /* Drops the WAITs before it, but not those after it. */
+        /* Drops what waits before it, but not what comes after it. */
         MU_LIST_FOREACH_SAFE (it, tmp, &t->deferred) {
             struct mu_torch_request *w = MU_CONTAINER_OF(it, struct mu_torch_request, link);
 
             if (w == r) {
                 break;
             }
-            drop_wait(t, w); /* Only WAITs are left before it. */
+            drop_wait(t, w); /* Nothing else is left before it. */
         }
         err = put(t, r->op, 1);
         if (err == 0) {
@@ -175,7 +180,7 @@ static int run_locals(struct mu_torch_server *t)
                 return err;
             }
             it = &t->deferred; /* The walk begins again, because the list has changed. */
-        } else if (r->op != MU_TORCH_WAIT) {
+        } else if (!is_wait(r)) {
             break;
         }
     }
@@ -191,8 +196,8 @@ int mu_torch_server_defer(struct mu_torch_server *t, enum mu_torch_op op, struct
         return mu_torch_server_fail(
             t, mu_err(&e, MUSTER_ENOMEM, "%s: out of memory", mu_torch_shapes[op].name), &e);
     }
-    /* As in torch_server_exec.c, the client's WAIT has timed out, or is replaced. */
-    if (t->generation == MU_TORCH_1 || op == MU_TORCH_WAIT) {
+    /* As in torch_server_exec.c, the client's WAIT or BARRIER has timed out, or is replaced. */
+    if (t->generation == MU_TORCH_1 || is_wait(r)) {
         mu_torch_server_drop_waits(t);
     }
     r->server = t;
@@ -208,7 +213,7 @@ bool mu_torch_server_owes(const struct mu_torch_server *t)
     MU_LIST_FOREACH (it, &t->deferred) {
         const struct mu_torch_request *r = MU_CONTAINER_OF(it, struct mu_torch_request, link);
 
-        if (!t->cut && r->op != MU_TORCH_WAIT && r->op != MU_TORCH_BARRIER) {
+        if (!t->cut && !is_wait(r)) {
             return true;
         }
     }

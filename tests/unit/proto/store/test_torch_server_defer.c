@@ -166,6 +166,37 @@ static void test_a_cancelled_wait_is_dropped_and_said_so(void **state)
     tear_down(&r);
 }
 
+/* PyTorch's client cancels a barrier that has timed out, and waits for the answer. */
+static void test_a_cancelled_barrier_is_dropped_and_said_so(void **state)
+{
+    struct rig r;
+    struct mu_torch_request *first;
+    struct mu_torch_request *second;
+
+    (void)state;
+    set_up(&r, true);
+    put_key(&r, MU_TORCH_BARRIER, "/b");
+    mu_buf_put_u64(&r.in, 2);
+    feed(&r, 1000);
+    first = take(&r, MU_STORE_BARRIER, "/b");
+    put_ping(&r, 0x01020304);
+    feed(&r, 1000);
+    assert_output(&r, "\4\3\2\1", 4); /* it does not wait for the barrier */
+    put_key(&r, MU_TORCH_BARRIER, "/c");
+    mu_buf_put_u64(&r.in, 2);
+    feed(&r, 1000);
+    assert_ptr_equal(mu_torch_server_next_dropped(&r.t), first);
+    mu_torch_request_free(first);
+    second = take(&r, MU_STORE_BARRIER, "/c");
+    mu_buf_put_u8(&r.in, MU_TORCH_CANCEL_WAIT);
+    feed(&r, 1000);
+    assert_output(&r, "\1", 1);
+    assert_ptr_equal(mu_torch_server_next_dropped(&r.t), second);
+    mu_torch_request_free(second);
+    assert_int_equal(r.t.deferred_count, 0);
+    tear_down(&r);
+}
+
 static void test_the_first_generation_gives_a_wait_up_in_silence(void **state)
 {
     struct rig r;
@@ -289,6 +320,7 @@ int main(void)
         cmocka_unit_test(test_requests_are_taken_apart_however_the_bytes_are_cut),
         cmocka_unit_test(test_a_ping_has_its_turn),
         cmocka_unit_test(test_a_cancelled_wait_is_dropped_and_said_so),
+        cmocka_unit_test(test_a_cancelled_barrier_is_dropped_and_said_so),
         cmocka_unit_test(test_the_first_generation_gives_a_wait_up_in_silence),
         cmocka_unit_test(test_an_absent_value_is_empty_in_the_second_generation),
         cmocka_unit_test(test_no_more_are_read_than_may_wait),
