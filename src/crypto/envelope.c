@@ -44,8 +44,11 @@ int mu_envelope_open(struct mu_span envelope, struct mu_span domain, struct mu_s
             found[f.number] = f.bytes;
         }
     }
-    if (err != 0 || !mu_span_eq(found[ENVELOPE_TYPE], type)) {
+    if (err != 0) {
         return MUSTER_EPROTO;
+    }
+    if (!mu_span_eq(found[ENVELOPE_TYPE], type)) {
+        return found[ENVELOPE_TYPE].len == 0 ? MUSTER_EPROTO : MUSTER_ENOENT;
     }
     mu_buf_init(&text, 2 * MU_ENVELOPE_MAX);
     err = make_signed(domain, type, found[ENVELOPE_PAYLOAD], &text);

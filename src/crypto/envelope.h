@@ -11,8 +11,8 @@
 
 /**
  * Reads an envelope that must be of this kind; the payload points into it. MUSTER_EPROTO: it is not
- * an envelope, or of another kind; MUSTER_ESIGNATURE: its key did not sign it; MUSTER_ENOTSUP,
- * MUSTER_ENOMEM.
+ * an envelope; MUSTER_ENOENT: it is of another kind; MUSTER_ESIGNATURE: its key did not sign it;
+ * MUSTER_ENOTSUP, MUSTER_ENOMEM.
  */
 int mu_envelope_open(struct mu_span envelope, struct mu_span domain, struct mu_span type,
                      struct mu_span *ret_payload, struct mu_peer_id *ret_signer);

@@ -18,7 +18,8 @@ struct mu_peer_record {
 };
 
 /**
- * Reads an envelope. MUSTER_EPROTO: it is not one; MUSTER_ESIGNATURE: its key did not sign it;
+ * Reads an envelope. MUSTER_EPROTO: it is not one; MUSTER_ENOENT: it has another kind of record;
+ * MUSTER_ESIGNATURE: its key did not sign it;
  * MUSTER_EPEERID: the key is not that of the peer in the record; MUSTER_ENOTSUP, MUSTER_ENOMEM.
  */
 int mu_peer_record_open(struct mu_span envelope, struct mu_peer_record *ret);

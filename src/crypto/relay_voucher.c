@@ -14,6 +14,9 @@ int mu_relay_voucher_open(struct mu_span envelope, struct mu_relay_voucher *ret)
     struct mu_span payload;
     int err = mu_envelope_open(envelope, domain, payload_type, &payload, &signer);
 
+    if (err == MUSTER_ENOENT) {
+        err = MUSTER_EPROTO;
+    }
     if (err == 0) {
         err = mu_relay_voucher_decode(payload, &voucher);
     }

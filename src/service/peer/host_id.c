@@ -77,21 +77,25 @@ static int add_addr(struct mu_host_peer *peer, struct mu_span addr, bool near, i
                                                                                : err;
 }
 
-/* If there are signed addresses, only these count. */
+/* If there are signed addresses, only these count. A record of another kind is none: rust-libp2p
+ * has its own. */
 static int learn_addrs(struct mu_host_peer *peer, const struct mu_identify *id, bool near)
 {
     struct mu_span walk = id->all;
     struct mu_peer_record record;
     struct mu_span addr;
-    int err = 0;
+    int err = MUSTER_ENOENT;
 
-    if (id->signed_record.data == NULL) {
+    if (id->signed_record.data != NULL) {
+        err = mu_peer_record_open(id->signed_record, &record);
+    }
+    if (err == MUSTER_ENOENT) {
+        err = 0;
         while (mu_identify_next_addr(&walk, &addr)) {
             err = add_addr(peer, addr, near, err);
         }
         return err;
     }
-    err = mu_peer_record_open(id->signed_record, &record);
     if (err == 0 && !mu_peer_id_eq(&record.peer, &peer->id)) {
         err = MUSTER_EPEERID;
     }

@@ -2,6 +2,7 @@
 #include "peer_rig.h"
 
 #include "codec/peer/identify.h"
+#include "crypto/envelope.h"
 #include "crypto/peer_record.h"
 
 static const struct mu_span identify_names[] = {
@@ -252,6 +253,48 @@ static void test_peer_host_believes_addresses_with_their_peers_signature(void **
     }
 }
 
+/* rust-libp2p signs its record with words of its own: the record is passed over, and what came with
+ * it counts. */
+static void test_peer_host_passes_over_a_record_of_another_kind(void **unused)
+{
+    static const struct mu_span domain = {(const uint8_t *)"libp2p-routing-state", 20};
+    static const struct mu_span type = {(const uint8_t *)"/libp2p/routing-state-record", 28};
+    struct mu_identify_out say = {.addr_count = 1};
+    struct mu_buf plain;
+    struct mu_buf record;
+    struct mu_span plain_span;
+    struct rig r;
+    struct telling t;
+    struct rig_call call;
+
+    (void)unused;
+    rig_open(&r, 2, NULL);
+    r.node[0].config.no_identify = true;
+    put_addr(&plain, "/ip4/192.0.2.1/tcp/1");
+    plain_span = mu_buf_span(&plain);
+    say.addrs = &plain_span;
+    mu_buf_init(&record, MU_PEER_RECORD_MAX);
+    assert_int_equal(mu_envelope_seal(&r.node[0].identity, domain, type, mu_span("x", 1), &record),
+                     0);
+    say.signed_record = mu_buf_span(&record);
+    t = (struct telling){.node = &r.node[0]};
+    mu_buf_init(&t.out, 1 << 16);
+    assert_int_equal(mu_identify_encode(&say, &t.out), 0);
+    rig_run_all(&r);
+    mu_sim_call(r.node[0].proc, tell_inside, &t);
+    rig_introduce(&r.node[1], &r.node[0]);
+    rig_call(&r.node[1], &r.node[0], &call, 10);
+    rig_run(&r, 2000);
+    rig_assert_echoed(&call);
+    assert_int_equal(r.node[1].identified, 1);
+    assert_int_equal(rig_stats(&r.node[1]).violations, 0);
+    assert_true(has_addr(&r.node[1], &r.node[0], "/ip4/192.0.2.1/tcp/1"));
+    mu_buf_fini(&t.out);
+    mu_buf_fini(&record);
+    mu_buf_fini(&plain);
+    rig_close(&r);
+}
+
 /* What is told from another host of this one's own addresses is not dialled. */
 static void test_peer_host_believes_no_stranger_about_its_own_host(void **unused)
 {
@@ -448,6 +491,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_peer_host_signs_what_it_says_of_its_addresses),
         cmocka_unit_test(test_peer_host_believes_addresses_with_their_peers_signature),
+        cmocka_unit_test(test_peer_host_passes_over_a_record_of_another_kind),
         cmocka_unit_test(test_peer_host_believes_no_stranger_about_its_own_host),
         cmocka_unit_test(test_peer_host_does_not_go_back_to_an_older_record),
         cmocka_unit_test(test_peer_host_asks_again_who_a_peer_is),
