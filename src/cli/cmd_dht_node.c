@@ -92,7 +92,7 @@ static int use_peer(void *context, const char *word, struct mu_errmsg *msg)
     err = mu_multiaddr_parse(&binary, word, msg);
     if (err == 0 && mu_multiaddr_dial(mu_buf_span(&binary), &addr, &peer) != 0 &&
         mu_multiaddr_circuit(mu_buf_span(&binary), NULL, NULL, &peer) != 0) {
-        err = mu_err(msg, MUSTER_EINVAL, "only TCP, unix sockets and relays can be dialled");
+        err = mu_err(msg, MUSTER_EINVAL, "%s", mu_multiaddr_refusal(mu_buf_span(&binary)));
     }
     if (err == 0 && peer.len == 0) {
         err = mu_err(msg, MUSTER_EINVAL, "it lacks the peer's id (/p2p/ID at its end)");

@@ -107,6 +107,7 @@ int peer_use_bootstrap(void *context, const char *word, struct mu_errmsg *msg)
 {
     struct peer_app *app = context;
     struct peer_bootstrap *b = &app->bootstrap[app->bootstrap_count];
+    struct mu_addr unused;
     struct mu_buf addr;
     int err;
 
@@ -116,6 +117,10 @@ int peer_use_bootstrap(void *context, const char *word, struct mu_errmsg *msg)
     }
     mu_buf_init(&addr, MU_MULTIADDR_MAX);
     err = mu_multiaddr_parse(&addr, word, msg);
+    if (err == 0 && mu_multiaddr_dial(mu_buf_span(&addr), &unused, NULL) != 0 &&
+        mu_multiaddr_circuit(mu_buf_span(&addr), NULL, NULL, NULL) != 0) {
+        err = mu_err(msg, MUSTER_EINVAL, "%s", mu_multiaddr_refusal(mu_buf_span(&addr)));
+    }
     if (err == 0) {
         *b = (struct peer_bootstrap){.app = app, .base.told = on_bootstrap};
         err = mu_peer_bootstrap_start(app->host, &b->base, mu_buf_span(&addr));

@@ -434,6 +434,26 @@ int mu_multiaddr_dial(struct mu_span addr, struct mu_addr *ret_addr, struct mu_p
     return 0;
 }
 
+const char *mu_multiaddr_refusal(struct mu_span addr)
+{
+    struct mu_multiaddr_part part;
+
+    while (mu_multiaddr_next(&addr, &part) == 1) {
+        switch (part.code) {
+        case MU_MA_QUIC:
+        case MU_MA_QUIC_V1:
+            return "it is for QUIC, and muster speaks TCP only; give the peer's /tcp/ address";
+        case MU_MA_WS:
+        case MU_MA_WSS:
+            return "it is for WebSockets, and muster speaks plain TCP only; give the peer's other "
+                   "/tcp/ address";
+        default:
+            break;
+        }
+    }
+    return "only TCP and unix sockets can be dialled";
+}
+
 int mu_multiaddr_circuit(struct mu_span addr, struct mu_span *ret_before,
                          struct mu_peer_id *ret_relay, struct mu_peer_id *ret_peer)
 {

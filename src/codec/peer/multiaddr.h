@@ -59,6 +59,8 @@ char *mu_multiaddr_format(struct mu_span addr, char *text, size_t cap);
  * NULL) is the named peer, with length 0 if no peer is named.
  */
 int mu_multiaddr_dial(struct mu_span addr, struct mu_addr *ret_addr, struct mu_peer_id *ret_peer);
+/** Why mu_multiaddr_dial() does not know what to dial, in words that name the other transport. */
+const char *mu_multiaddr_refusal(struct mu_span addr);
 /**
  * The parts of an address that leads through a relay (…/p2p/RELAY/p2p-circuit, with or without
  * /p2p/PEER after it): what is before /p2p-circuit, including the relay's id at its end, and the

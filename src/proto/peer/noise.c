@@ -169,7 +169,8 @@ static int check_identity(struct mu_noise *n, struct mu_span key, struct mu_span
         return err;
     }
     if (err == MUSTER_ENOTSUP) {
-        return fail(n, MUSTER_ESIGNATURE, "the peer's key is of an unknown kind");
+        return fail(n, MUSTER_ESIGNATURE,
+                    "the peer's key is secp256k1; only Ed25519, RSA and ECDSA are verified");
     }
     if (err == MUSTER_EINVAL) {
         return fail(n, MUSTER_ESIGNATURE, "the peer's key is not valid");

@@ -289,8 +289,8 @@ static int read_own(const struct mu_peer_host *h, const char *text, struct mu_bu
     }
     err = mu_multiaddr_dial(mu_buf_span(out), ret_addr, &peer);
     if (err != 0) {
-        return mu_err(reterr_msg, MUSTER_EADDR, "%.160s: only TCP and unix sockets are supported",
-                      text);
+        return mu_err(reterr_msg, MUSTER_EADDR, "%.160s: %s", text,
+                      mu_multiaddr_refusal(mu_buf_span(out)));
     }
     if (peer.len != 0 && !mu_peer_id_eq(&peer, mu_peer_host_id(h))) {
         return mu_err(reterr_msg, MUSTER_EINVAL, "%.160s names another peer, not this one", text);

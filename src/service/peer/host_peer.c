@@ -633,7 +633,7 @@ void mu_peer_host_connect(struct mu_peer_host *h, struct mu_peer_connect *connec
     if (connect->addr.len != 0) {
         err = read_addr(h, connect->addr, &to, &named);
         if (err != 0) {
-            mu_host_connect_end(connect, err, "only TCP and unix sockets can be dialled");
+            mu_host_connect_end(connect, err, mu_multiaddr_refusal(connect->addr));
             return;
         }
         if (named.len == 0 && connect->peer.len == 0 && is_circuit(connect->addr)) {
