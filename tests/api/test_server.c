@@ -344,6 +344,8 @@ static void test_server_refuses_what_is_over_its_limits_and_goes_on(void **state
     assert_int_equal(
         muster_store_set(store, muster_str("k"), (struct muster_bytes){big, 10001}, DEFAULT),
         MUSTER_ELIMIT);
+    assert_non_null(
+        strstr(muster_errmsg(), "the value has 10001 bytes, and the server takes 10000"));
     assert_int_equal(
         muster_store_set(store, (struct muster_bytes){big, 100}, muster_str("v"), DEFAULT),
         MUSTER_ELIMIT);

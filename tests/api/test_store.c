@@ -503,6 +503,8 @@ static void test_store_open_says_what_is_wrong(void **state)
         {"nonsense", MUSTER_EURL, "tcp://HOST:PORT"},
         {"smb://x", MUSTER_EURL, "there is no store of kind \"smb\""},
         {"tcp://", MUSTER_EURL, ""},
+        {"tcp://:1", MUSTER_EURL, "tcp://HOST:1"},
+        {"tcp://*", MUSTER_EURL, "tcp://HOST:29500"},
         {"tcp://h:99999", MUSTER_EURL, "99999"},
         {"tcp://h:1/path", MUSTER_EURL, "?prefix=path"},
         {"tcp://h:1?color=red", MUSTER_EURL, "\"color\""},

@@ -46,6 +46,17 @@ def test_huge_timeouts() -> None:
         refused(TypeError, "seconds", lambda: _lib.milliseconds(wrong))  # type: ignore[arg-type]
 
 
+def test_limits() -> None:
+    with muster.Server("127.0.0.1:0", value_bytes_max=1000, key_bytes_max=100) as server, \
+            muster.Store(server.url) as store:
+        store.set("k" * 50, "v" * 1000)
+        refused(errors.LimitExceeded, "value has 1001 bytes, and the server takes 1000",
+                lambda: store.set("key", "v" * 1001))
+        refused(errors.LimitExceeded, "key has 200 bytes, and the server takes 99", lambda: store.set("k" * 200, "v"))
+        refused(errors.LimitExceeded, "--max-value", lambda: store.set("key", "v" * (32 << 20)))
+        checks.equal(len(store.get("k" * 50)), 1000, "the store goes on")
+
+
 def test_timeouts() -> None:
     with muster.Store("hash:") as store, rpc.Agent("a", 0) as agent:
         for it in (store, agent):

@@ -377,6 +377,40 @@ def test_server() -> None:
         checks.equal(store.get("a"), b"b", "IPv6")
 
 
+def test_server_started_again() -> None:
+    """What is asked for while there is no server has not happened anywhere else."""
+    server = muster.Server("127.0.0.1:0")
+    address = server.address
+    with muster.Store(server.url) as store:
+        store.set("before", "")
+        server.close()
+        checks.raises(errors.TimedOut, lambda: store.get("before", timeout=0.2),
+                      "without a server, a read ends in time", "no connection")
+        checks.raises(errors.TimedOut, lambda: store.set("lost", "", timeout=0.2),
+                      "so does a write", "no connection")
+        began = threading.Event()
+
+        def start() -> None:
+            nonlocal server
+            began.wait(30)
+            server = muster.Server(address)
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        pending = asyncio.run(_set_when_told(store, began))
+        thread.join()
+        checks.equal(pending, None, "a write waits for the server, and is sent to it once")
+        checks.equal(sorted(store.keys()), [b"kept"], "which has nothing else")
+        server.close()
+
+
+async def _set_when_told(store: muster.Store, began: threading.Event) -> None:
+    under_way = asyncio.ensure_future(store.aio.set("kept", "", timeout=30))
+    await asyncio.sleep(0)
+    began.set()
+    return await under_way
+
+
 def test_errors() -> None:
     port = harness.free_port()
     url = f"tcp://127.0.0.1:{port}"

@@ -63,6 +63,39 @@ static void answer_failure(struct mu_store_sink *sink, const struct mu_store_req
     sink->answer(sink, err, &none, text);
 }
 
+static size_t longest(const struct mu_span *items, size_t count)
+{
+    size_t most = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        most = items[i].len > most ? items[i].len : most;
+    }
+    return most;
+}
+
+/* The same for a change that is over a limit: says which one, where that can be seen. */
+static void answer_limit(const struct mu_keyspace *ks, struct mu_store_sink *sink,
+                         const struct mu_store_request *q)
+{
+    size_t key = longest(q->keys, q->key_count);
+    size_t value = longest(q->values, q->value_count);
+    size_t slash = sink->wire_keys ? 1 : 0; /* its user has not written that */
+    bool is_key = key > ks->config.key_bytes_max;
+    struct mu_store_reply none = {0};
+    char text[200];
+
+    if (!is_key && value <= ks->config.value_bytes_max) {
+        answer_failure(sink, q, MUSTER_ELIMIT);
+        return;
+    }
+    (void)snprintf(text, sizeof(text),
+                   "the %s has %zu bytes, and the server takes %zu: see its option --max-%s",
+                   is_key ? "key" : "value", is_key ? key - slash : value,
+                   is_key ? ks->config.key_bytes_max - slash : ks->config.value_bytes_max,
+                   is_key ? "key" : "value");
+    sink->answer(sink, MUSTER_ELIMIT, &none, text);
+}
+
 /* Answers get or multi_get if every key is there, or need not be. False: one is missing. */
 static bool answer_values(struct mu_keyspace *ks, const struct mu_store_request *q,
                           struct mu_store_sink *sink)
@@ -559,7 +592,9 @@ static bool local_execute(struct mu_executor *e, mu_mono_t now,
         return false;
     }
     err = execute(e->ks, now, request, sink);
-    if (err != 0) {
+    if (err == MUSTER_ELIMIT) {
+        answer_limit(e->ks, sink, request);
+    } else if (err != 0) {
         answer_failure(sink, request, err);
     }
     return true;

@@ -159,9 +159,11 @@ static int send_flight(struct native_store *s, struct flight *f)
     return 0;
 }
 
+/* Not while there is no connection: what was never sent has not happened, even if the server that
+ * is there next is a new one. */
 static void send_unsent(struct native_store *s)
 {
-    while (!mu_list_empty(&s->unsent)) {
+    while (!mu_list_empty(&s->unsent) && mu_rpc_client_linked(&s->rpc)) {
         struct flight *f = MU_CONTAINER_OF(s->unsent.next, struct flight, link);
         int err = send_flight(s, f);
 
@@ -169,7 +171,10 @@ static void send_unsent(struct native_store *s)
             return;
         }
         if (err != 0) {
-            end_flight(s, f, err, NULL);
+            end_flight(s, f, err,
+                       err == MUSTER_ELIMIT ? "keys and values are longer than the server takes in "
+                                              "one message: see its option --max-value"
+                                            : NULL);
         }
     }
 }

@@ -130,6 +130,12 @@ static int parse_protocol(const char *text, enum mu_store_tcp_protocol *ret,
                   "the URL's protocol=%.32s is unknown; use any, muster, torch1 or torch2", text);
 }
 
+/* An address to listen on may leave the host out; one to connect to cannot. */
+static bool names_nobody(const char *host)
+{
+    return host[0] == '\0' || strcmp(host, "*") == 0;
+}
+
 static int open_tcp(struct mu_env *env, const struct mu_url *url, int64_t connect_ms,
                     struct mu_store **ret_store, struct mu_errmsg *reterr_msg)
 {
@@ -148,6 +154,11 @@ static int open_tcp(struct mu_env *env, const struct mu_url *url, int64_t connec
     }
     if (err == 0 && config.addr.kind == MU_ADDR_TCP && config.addr.port == 0) {
         err = mu_err(reterr_msg, MUSTER_EURL, "the URL names port 0; name the port of the server");
+    }
+    if (err == 0 && config.addr.kind == MU_ADDR_TCP && names_nobody(config.addr.host)) {
+        err = mu_err(reterr_msg, MUSTER_EURL,
+                     "the URL names every host; name the one of the server, as in tcp://HOST:%u",
+                     (unsigned)config.addr.port);
     }
     if (err == 0 && protocol != NULL) {
         err = parse_protocol(protocol, &config.protocol, reterr_msg);

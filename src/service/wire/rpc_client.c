@@ -323,6 +323,11 @@ int mu_rpc_client_cancel(struct mu_rpc_client *c, uint64_t id)
     return err;
 }
 
+bool mu_rpc_client_linked(const struct mu_rpc_client *c)
+{
+    return mu_rpc_linked(&c->rpc);
+}
+
 void mu_rpc_client_need(struct mu_rpc_client *c)
 {
     if (c->link != MU_RPC_CLIENT_UP && c->ready && c->give_up_at.ns == MU_MONO_NEVER.ns &&

@@ -159,10 +159,7 @@ void mu_rpc_client_flush(struct mu_rpc_client *c);
 /** Says goodbye; calls that are out end with MUSTER_ECLOSED; `closed` follows. */
 void mu_rpc_client_close(struct mu_rpc_client *c);
 /** Whether there is a connection, and it was greeted. */
-static inline bool mu_rpc_client_linked(const struct mu_rpc_client *c)
-{
-    return mu_rpc_linked(&c->rpc);
-}
+bool mu_rpc_client_linked(const struct mu_rpc_client *c);
 /** Whether the connection is that to the nearer address. */
 static inline bool mu_rpc_client_is_near(const struct mu_rpc_client *c)
 {
