@@ -181,6 +181,7 @@ class Donor(Handle):
         store: Optional[Store] = None,
     ) -> "Shared":
         """Shares a copy of a tree, in place of what had the prefix; see ``muster.state.share``."""
+        _runtime.check_is("store must be a muster.Store", store, Store)
         plan = _tree.Plan(what)
         raw = _tree.encode(plan, metadata)
         source = self._source(prefix, epoch, step, priority, hidden, raw)
@@ -213,6 +214,7 @@ class Donor(Handle):
     ) -> "Shared":
         """Shares a safetensors file, which must not be changed while it is shared; another may be
         renamed over it."""
+        _runtime.check_is("store must be a muster.Store", store, Store)
         source = self._source(prefix, epoch, step, priority, hidden, b"")
         name = _lib.encoded(path)
 
@@ -248,6 +250,7 @@ class Donor(Handle):
     ) -> None:
         """Writes into a store where states of this prefix can be loaded, for as long as this
         process has the store open."""
+        _runtime.check_is("store must be a muster.Store", store, Store, optional=False)
         name = _lib.encoded(prefix)
         limit = _lib.milliseconds(timeout)
 

@@ -683,7 +683,9 @@ def many(values: Sequence[bytes]) -> Any:
 
 
 def texts(values: Sequence[str]) -> Any:
-    """An array of `const char *`."""
+    """An array of `const char *`, of which none may be NULL."""
+    if any(v is None for v in values):
+        raise TypeError(f"a list of texts has None in it: {values!r}")
     return (c_char_p * len(values))(*[encoded(v) for v in values])
 
 

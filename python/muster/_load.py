@@ -10,10 +10,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from . import _landing, _lib, _runtime, _tensors, _tree
 from ._donor import Donor, Info, info_of, set_lists
-from ._runtime import Runtime, call_interruptibly
+from ._runtime import Runtime, call_interruptibly, check_is
 from ._safetensors import Entry
 from ._tree import Given, Mismatch, Plan, Source
-from .errors import InvalidArgument, MusterError, from_code
+from .errors import InvalidArgument, MusterError, from_code, in_words
 from .store import Store
 
 __all__ = ["Loaded", "Progress", "Row", "list_states", "load", "load_async"]
@@ -256,7 +256,7 @@ class _Load:
         last = self.progress(loading)
         code = _lib.lib.muster_state_load_end(loading, ctypes.byref(copy))
         error = from_code(code) if code != 0 else None
-        self.report = _lib.text(_lib.fast.muster_state_report())
+        self.report = in_words(_lib.text(_lib.fast.muster_state_report()))
         if code != 0 or copy.value is None:
             return code, None, error
         result = _Copy(self.runtime, copy.value)
@@ -319,6 +319,8 @@ class _Job:
         runtime: Optional[Runtime],
     ) -> None:
         _check_id(id)
+        check_is("store must be a muster.Store", store, Store)
+        check_is("through must be a muster.state.Donor", through, Donor)
         given = through._runtime if through else store._runtime if store else None
         self.runtime = _runtime.chosen(given if runtime is None else runtime)
         self.into = into
@@ -537,6 +539,7 @@ def list_states(
 ) -> List[Row]:
     """Asks donors what they have: a row for each state, and one for each donor that has none or
     does not answer within ``timeout`` seconds."""
+    check_is("store must be a muster.Store", store, Store)
     given = store._runtime if store else None
     runtime = _runtime.chosen(given if runtime is None else runtime)
     request, _keep = _request(runtime, prefix, donors, store, dht, key, None, None, None)

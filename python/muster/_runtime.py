@@ -406,6 +406,8 @@ class Runtime(Handle):
         insecure: bool = False,
         allow: Sequence[str] = (),
     ) -> None:
+        if isinstance(allow, str):
+            raise TypeError(f"allow is a list of ranges of addresses: use [{allow!r}]")
         super().__init__(None)
         # A dict, because its steps are whole ones: others open and close while this is read.
         self._open: "Dict[int, weakref.ref[Handle]]" = {}
@@ -492,6 +494,12 @@ def chosen(runtime: Optional[Runtime]) -> Runtime:
     if not isinstance(runtime, Runtime):
         raise TypeError(f"runtime must be a muster.Runtime, or None: not {runtime!r}")
     return runtime
+
+
+def check_is(what: str, value: Any, kind: Any, optional: bool = True) -> None:
+    """Refuses an argument that is not of a kind; `what` names both: "store must be a Store"."""
+    if not isinstance(value, kind) and not (optional and value is None):
+        raise TypeError(f"{what}{', or None' if optional else ''}: not {value!r}")
 
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ How torchrun's agent is told what it has no call for:
 """
 
 import logging
+import re
 import sys
 from typing import Any, Optional, Tuple
 
@@ -34,21 +35,23 @@ log = logging.getLogger("muster.torch")
 
 _FAILED_KEY = "muster/torch/failed"
 
-# What the library says, in the words of muster's command, and what torchrun calls it. The longer
-# ones come first.
-_WORDS = (
-    (", or --allow CIDR (PyTorch only) or --insecure", " or --insecure"),
-    ("--token-file FILE", "--token-file"),
-    ("--token-file", "--rdzv-conf token_file=FILE"),
-    ("--insecure", "--rdzv-conf insecure=true"),
-)
+# What muster's errors say, and what torchrun calls it.
+_WORDS = {
+    ", or MUSTER_ALLOW=CIDR (PyTorch only) or MUSTER_INSECURE=1": " or --rdzv-conf insecure=true",
+    "muster.Runtime(token_file=FILE), or MUSTER_TOKEN_FILE":
+        "--rdzv-conf token_file=FILE, or MUSTER_TOKEN_FILE",
+    "MUSTER_TOKEN_FILE=FILE": "--rdzv-conf token_file=FILE",
+    "MUSTER_TOKEN_FILE": "--rdzv-conf token_file=FILE",
+    "MUSTER_TLS_CA": "--rdzv-conf ca=FILE",
+    "nodes=": "--nnodes ",
+    "run_id": "--rdzv-id",
+}
 
 
 def _torch_error(error: MusterError) -> Exception:
     """PyTorch's exception for one of muster's, with the words of torchrun."""
-    text = str(error)
-    for ours, theirs in _WORDS:
-        text = text.replace(ours, theirs)
+    words = "|".join(map(re.escape, _WORDS))
+    text = re.sub(words, lambda found: _WORDS[found.group()], str(error))
     graceful = getattr(api, "RendezvousGracefulExitError", api.RendezvousClosedError)
     if error.name == "MUSTER_ERDZV_GRACEFUL":
         return graceful(text)

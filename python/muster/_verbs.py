@@ -204,11 +204,16 @@ def _lease(lease: AnyLease) -> int:
 def _keys(keys: Union[Data, Sequence[Data]]) -> List[bytes]:
     if isinstance(keys, (str, bytes, bytearray, memoryview)):
         return [_bytes(keys)]
+    if not isinstance(keys, abc.Iterable):
+        raise TypeError(f"keys must be a key or a list of keys: not {keys!r}")
     return [_bytes(key) for key in keys]
 
 
 def _pairs(items: Items) -> Tuple[List[bytes], List[bytes]]:
-    pairs = list(items.items()) if isinstance(items, abc.Mapping) else list(items)
+    try:
+        pairs = [(k, v) for k, v in (items.items() if isinstance(items, abc.Mapping) else items)]
+    except (TypeError, ValueError):
+        raise TypeError(f"items must be a dict, or pairs of a key and a value: not {items!r}") from None
     return [_bytes(k) for k, _ in pairs], [_bytes(v) for _, v in pairs]
 
 
@@ -297,6 +302,8 @@ def watch(key: Data, prefix: bool, current: bool) -> Plan[None]:
 
 
 def lease_grant(ttl: float, timeout: Optional[float]) -> Plan[int]:
+    if isinstance(ttl, (str, bytes)) or not hasattr(ttl, "__float__"):
+        raise TypeError(f"ttl must be a number of seconds: not {ttl!r}")
     if not 0.001 <= ttl < 2**40:
         raise ValueError(f"a lease must last from a millisecond to 2**40 seconds: not {ttl} s")
     return read_number, LEASE_GRANT, (), (), 0, round(ttl * 1000), 0, _ms(timeout)

@@ -201,6 +201,38 @@ def class_of(name: str) -> Type[MusterError]:
     return _CLASSES.get(short, MusterError)
 
 
+# What the library says in the words of muster's command, and what Python calls it. Those that are
+# part of another come after it.
+_WORDS = {
+    "--token-file FILE, or MUSTER_TOKEN_FILE":
+        "muster.Runtime(token_file=FILE), or MUSTER_TOKEN_FILE",
+    "--token-file FILE": "MUSTER_TOKEN_FILE=FILE",
+    "--token-file": "MUSTER_TOKEN_FILE",
+    "--tls-ca": "MUSTER_TLS_CA",
+    "--allow PEER,...": "allow=[PEER, ...]",
+    "--allow CIDR": "MUSTER_ALLOW=CIDR",
+    "--allow": "MUSTER_ALLOW",
+    "--insecure": "MUSTER_INSECURE=1",
+    "--max-size": "max_bytes=",
+    "--nnodes ": "nodes=",
+    "--nnodes": "nodes",
+    "--rdzv-id": "run_id",
+    "--rdzv-backend c10d": 'backend="c10d"',
+    "--rdzv-conf dialect=1.13": 'config="dialect=1.13"',
+    "--master-addr and --master-port, or host:port": "host:port",
+    "--node-rank, or rank= in the configuration": 'config="rank=NUMBER"',
+    ", unless --keep-trying is given": "",
+}
+
+
+def in_words(text: str) -> str:
+    """A text of the library's, in the words of this module."""
+    if "--" in text:
+        for ours, theirs in _WORDS.items():
+            text = text.replace(ours, theirs)
+    return text
+
+
 def from_code(code: int, text: Optional[str] = None) -> MusterError:
     """The exception for a code that the library returned; without a text, the text of the last
     error on this thread."""
@@ -211,7 +243,7 @@ def from_code(code: int, text: Optional[str] = None) -> MusterError:
     if system:
         name = errno.errorcode.get(-code, f"errno {-code}")
     kind = SystemFailure if system else class_of(name)
-    error = kind(text or _lib.text(_lib.fast.muster_strerror(code)))
+    error = kind(in_words(text) or _lib.text(_lib.fast.muster_strerror(code)))
     error.code = code
     error.name = name
     return error

@@ -34,7 +34,7 @@ from typing import (
 
 from . import _lib
 from ._runtime import SLICE_MS, Handle, Runtime, call_interruptibly, chosen, on_main_thread
-from .errors import Closed, MusterError, RendezvousClosed, from_code
+from .errors import Closed, MusterError, RendezvousClosed, from_code, in_words
 from .store import Store
 
 __all__ = ["Rendezvous", "AsyncRendezvous", "Round", "Event", "EventKind", "EndReason"]
@@ -278,7 +278,7 @@ class Rendezvous(Handle):
 
         def wait(pointer: int, ms: int) -> int:
             code: int = _lib.lib.muster_rdzv_explain(pointer, ms)
-            said.append(_lib.text(_lib.fast.muster_errmsg()) if code == 0 else None)
+            said.append(in_words(_lib.text(_lib.fast.muster_errmsg())) if code == 0 else None)
             return 0 if code == _lib.ENOENT else code
 
         return said[-1] if self._wait(wait, timeout) else None
@@ -291,7 +291,7 @@ class Rendezvous(Handle):
         def wait(pointer: int, ms: int) -> int:
             code: int = _lib.lib.muster_rdzv_ended(pointer, ms)
             if code == 0:
-                why.append(_lib.text(_lib.fast.muster_errmsg()))
+                why.append(in_words(_lib.text(_lib.fast.muster_errmsg())))
             return code
 
         return why[0] if self._wait(wait, timeout) else None
@@ -403,7 +403,7 @@ def _event(event: _lib.RdzvEvent) -> Event:
     return Event(
         kind=kind,
         round=event.round,
-        text=_lib.text(event.text),
+        text=in_words(_lib.text(event.text)),
         waiting=event.waiting if kind is EventKind.WAITING else 0,
         reason=EndReason(event.reason) if kind is EventKind.ENDED else None,
         member=_lib.text(event.who) if caused else None,

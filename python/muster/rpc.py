@@ -210,6 +210,7 @@ class Agent(_runtime.Handle):
         """Makes a worker known, or changes its address: ``HOST:PORT`` or ``unix:/PATH``; without
         one, the worker can be called once it has called us."""
         number = _lib.whole("id", id, -1, _ID_MOST)
+        _runtime.check_is("name must be a str", name, str, optional=False)
         with self._using() as agent:
             code = _lib.lib.muster_rpc_add_worker(
                 agent, _lib.encoded(name), number, _lib.encoded(address)
@@ -219,6 +220,7 @@ class Agent(_runtime.Handle):
 
     def remove_worker(self, name: str) -> None:
         """Forgets a worker that has left. Calls that wait for it end with ``NotFound``."""
+        _runtime.check_is("name must be a str", name, str, optional=False)
         with self._using() as agent:
             code = _lib.lib.muster_rpc_remove_worker(agent, _lib.encoded(name))
             if code != 0:
@@ -275,6 +277,7 @@ class Agent(_runtime.Handle):
         self, store: Store, timeout: Optional[float], wait: Callable[[int, int, int], int]
     ) -> None:
         """Waits for a group, in pieces, so that nobody has to wait long for one who gave up."""
+        _runtime.check_is("store must be a muster.Store", store, Store, optional=False)
         bound = _lib.milliseconds(store.timeout if timeout is None else timeout)
         end = time.monotonic() + bound / 1000
         gone: List[bool] = []

@@ -66,6 +66,8 @@ class Server(Handle):
         drain_time: Optional[float] = None,
         runtime: Optional[Runtime] = None,
     ) -> None:
+        if not isinstance(listen, str):
+            raise TypeError(f"listen must be a str, such as '127.0.0.1:29500': not {listen!r}")
         if sync not in _SYNC:
             raise ValueError(f"sync is 'always' or 'interval', not {sync!r}")
         runtime = chosen(runtime)

@@ -285,8 +285,8 @@ def test_certificates(scratch, token, address):
         expect("with none it is shut", CONNECT, "wants the job's credential", *kv, "count")
         expect("with one of another authority, too", CONNECT, "the other end refuses us", *kv,
                *options(theirs, address, ours), "count")
-        expect("whose authority does not know the server's", CONNECT, "is not accepted", *kv,
-               *options(theirs, address), "count")
+        expect("whose authority does not know the server's", CONNECT, "another authority than ours",
+               *kv, *options(theirs, address), "count")
         expect("and with a token", CONNECT, "locked with certificates", *kv, "--token-file", token,
                "count")
     test_rpc_and_state_with_certificates(scratch, options, ours, theirs, address)

@@ -46,6 +46,48 @@ def test_huge_timeouts() -> None:
         refused(TypeError, "seconds", lambda: _lib.milliseconds(wrong))  # type: ignore[arg-type]
 
 
+def test_kinds() -> None:
+    """A key where keys are wanted is one of them; what is neither is named."""
+    with muster.Store("hash:") as store:
+        for wrong in (None, 3, object()):
+            refused(TypeError, "keys must be", lambda: store.check(wrong))  # type: ignore[arg-type]
+            refused(TypeError, "keys must be", lambda: store.wait(wrong))  # type: ignore[arg-type]
+            refused(TypeError, "keys must be", lambda: store.multi_get(wrong))  # type: ignore[arg-type]
+        for wrong in (None, "abc", ["ab", "c"], [("a", "b", "c")], 7):
+            refused(TypeError, "items must be", lambda: store.multi_set(wrong))  # type: ignore[arg-type]
+        for wrong in (None, "1", b"1", []):
+            refused(TypeError, "ttl must be", lambda: store.lease(wrong))  # type: ignore[arg-type]
+        checks.equal(store.keys(), [], "and nothing was written")
+    for wrong in (None, 29500, b"127.0.0.1:0"):
+        refused(TypeError, "listen must be", lambda: muster.Server(wrong))  # type: ignore[arg-type]
+    refused(TypeError, "use ['10.0.0.0/8']", lambda: muster.Runtime(allow="10.0.0.0/8"))
+    for nobody in ("tcp://:29500", "tcp://*:29500", "tcp://"):
+        refused(errors.InvalidArgument, "", lambda: muster.Store(nobody, connect_timeout=20))
+
+
+def test_nothing_for_something() -> None:
+    """None in a list, or for a name, would be NULL; a URL is no store."""
+    url = "tcp://127.0.0.1:29500"
+    load: Any = state.load
+    refused(TypeError, "None in it", lambda: load(donors=[None], progress=False))
+    refused(TypeError, "None in it", lambda: load(donors=["h:1"], trust=[None], progress=False))
+    refused(TypeError, "store must be", lambda: load(store=url, progress=False))
+    refused(TypeError, "store must be", lambda: load(store="", progress=False))
+    refused(TypeError, "through must be", lambda: load(donors=["h:1"], through=url))
+    refused(TypeError, "store must be", lambda: state.list(store=url))  # type: ignore[arg-type]
+    refused(TypeError, "None in it", lambda: muster.Runtime(allow=[None]))  # type: ignore[list-item]
+    with state.Donor("127.0.0.1:0") as donor:
+        refused(TypeError, "store must be",
+                lambda: donor.share({"a": bytearray(3)}, store=url))  # type: ignore[arg-type]
+        checks.equal(donor.stats.active, 0, "nothing is shared")
+    with rpc.Agent("a", 0) as agent:
+        any_agent: Any = agent
+        refused(TypeError, "name must be", lambda: any_agent.add_worker(None, 1, "127.0.0.1:1"))
+        refused(TypeError, "name must be", lambda: any_agent.remove_worker(None))
+        refused(TypeError, "store must be", lambda: any_agent.join_group(url, "group", 1))
+        refused(TypeError, "None in it", lambda: any_agent.all_gather([None], "tag", b""))
+
+
 def test_limits() -> None:
     with muster.Server("127.0.0.1:0", value_bytes_max=1000, key_bytes_max=100) as server, \
             muster.Store(server.url) as store:

@@ -22,7 +22,9 @@ def test_token() -> None:
         for path in (right, wrong):
             lib.run_muster("keygen", "token", path)
         checks.raises(errors.Locked, lambda: muster.Server(f"{address}:0"),
-                      "no server without a credential", "credential")
+                      "no server without a credential; the remedy is not a command's",
+                      "give every node MUSTER_TOKEN_FILE=FILE, or MUSTER_ALLOW=CIDR (PyTorch only) or "
+                      "MUSTER_INSECURE=1")
         with muster.Runtime(token_file=right) as inside, \
                 muster.Server(f"{address}:0", runtime=inside) as server:
             with muster.Store(server.url, runtime=inside) as store:

@@ -23,7 +23,7 @@ except ImportError as _error:
 
 from muster import torchrun  # noqa: E402
 from muster._torch_handler import MusterRendezvousHandler, _torch_error  # noqa: E402
-from muster.errors import Locked  # noqa: E402
+from muster.errors import from_code  # noqa: E402
 
 OLD = torch.__version__.startswith("1.")
 QUICK = {"last_call_timeout": "100ms", "upscale_delay": "50ms"}
@@ -179,19 +179,19 @@ def test_handler_errors() -> None:
         )
         others[0].set_closed()
         checks.raises(api.RendezvousClosedError, others[0].next_rendezvous, "closed")
-    refused = _torch_error(Locked("it has a different token (--token-file)"))
+    refused = _torch_error(from_code(-10037, "it has a different token (--token-file)"))
     checks.ok(isinstance(refused, api.RendezvousConnectionError), "a credential that is refused")
     checks.equal(
         str(refused), "it has a different token (--rdzv-conf token_file=FILE)",
         "the remedy is torchrun's",
     )  # fmt: skip
     checks.equal(
-        str(_torch_error(Locked("it wants --token-file FILE, or MUSTER_TOKEN_FILE"))),
+        str(_torch_error(from_code(-10037, "it wants --token-file FILE, or MUSTER_TOKEN_FILE"))),
         "it wants --rdzv-conf token_file=FILE, or MUSTER_TOKEN_FILE",
         "and is told once",
     )
     checks.equal(
-        str(_torch_error(Locked("give every node --token-file FILE, or --allow CIDR (PyTorch only) or --insecure"))),
+        str(_torch_error(from_code(-10037, "give every node --token-file FILE, or --allow CIDR (PyTorch only) or --insecure"))),
         "give every node --rdzv-conf token_file=FILE or --rdzv-conf insecure=true",
         "and names no option that torchrun lacks",
     )  # fmt: skip

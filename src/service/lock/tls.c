@@ -170,6 +170,19 @@ static bool is_alert(int why)
     return why >= SSL_AD_REASON_OFFSET && why < SSL_AD_REASON_OFFSET + 256;
 }
 
+/* Why a certificate is not accepted, likewise. */
+static int fail_certificate(struct mu_tls *t, long verdict)
+{
+    if (verdict == X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN ||
+        verdict == X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY) {
+        return mu_err(&t->why, MUSTER_ETLS,
+                      "the other end's certificate is not accepted: another authority than ours "
+                      "(--tls-ca) has signed it");
+    }
+    return mu_err(&t->why, MUSTER_ETLS, "the other end's certificate is not accepted: %s%s",
+                  X509_verify_cert_error_string(verdict), t->blame.text);
+}
+
 /* Says why the handshake failed, if there is more to say than OpenSSL's reason. */
 static bool fail_handshake(struct mu_tls *t, int why)
 {
@@ -183,8 +196,7 @@ static bool fail_handshake(struct mu_tls *t, int why)
             mu_err(&t->why, MUSTER_ETLS,
                    "the other end is locked with certificates, but we have a token (--token-file)");
     } else if (verdict != X509_V_OK) {
-        t->err = mu_err(&t->why, MUSTER_ETLS, "the other end's certificate is not accepted: %s%s",
-                        X509_verify_cert_error_string(verdict), t->blame.text);
+        t->err = fail_certificate(t, verdict);
     } else if (why == SSL_AD_REASON_OFFSET + SSL_AD_INTERNAL_ERROR) {
         t->err = mu_err(&t->why, MUSTER_ECONN,
                         "the other end broke off the handshake because it is too busy; try again");
