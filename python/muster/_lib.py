@@ -31,6 +31,8 @@ from ctypes import (
     c_void_p,
 )
 
+from . import __version__
+
 TYPE_CHECKING = False  # see muster/__init__.py
 if TYPE_CHECKING:
     from typing import Any, List, Optional, Sequence, Tuple, Type, TypeVar
@@ -617,6 +619,12 @@ _FUNCTIONS: List[Any] = [
 ]
 for _row in _FUNCTIONS:
     _declare(*_row)
+if fast.muster_version() != __version__.encode():
+    raise ImportError(
+        f"muster: {path} is of version {fast.muster_version().decode()}, and this module "
+        f"({os.path.dirname(os.path.abspath(__file__))}) of {__version__}: install the two together. "
+        "The wheel has both; the packages python3-muster and libmuster0 need the same version"
+    )
 
 
 # --- small help -----------------------------------------------------------------------------------
