@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/cli_python.h"
 
 extern char **environ;
 
@@ -41,10 +42,10 @@ static const char script[] =
     "print(next((os.path.abspath(p) for p in places if os.path.isdir(os.path.join(p, "
     "'hivemind_cli'))), ''))\n";
 
-/* Runs python3 and reads its two lines. Returns 0, an errno, or -1: it failed and has said why. */
-static int ask_python(char *text, size_t cap)
+/* Runs Python and reads its two lines. Returns 0, an errno, or -1: it failed and has said why. */
+static int ask_python(const char *python, char *text, size_t cap)
 {
-    const char *const args[] = {"python3", "-c", script, NULL};
+    const char *const args[] = {python, "-c", script, NULL};
     posix_spawn_file_actions_t actions;
     size_t len = 0;
     ssize_t n = 1;
@@ -78,19 +79,21 @@ static int ask_python(char *text, size_t cap)
 static int find_place(struct place *p)
 {
     char text[2 * PATH_MAX + 2];
+    const char *python = cli_python();
     char *folder;
-    int err = ask_python(text, sizeof(text));
+    int err = ask_python(python, text, sizeof(text));
 
     if (err != 0) {
-        return err < 0 ? p2pd_fail(CLI_FAILED, "python3 could not be asked for its packages")
-                       : p2pd_fail(CLI_FAILED,
-                                   "python3 cannot be run (%s); put the Python that has hivemind "
-                                   "into PATH under that name",
-                                   strerror(err));
+        return err < 0
+                   ? p2pd_fail(CLI_FAILED, "%s could not be asked for its packages", python)
+                   : p2pd_fail(CLI_FAILED,
+                               "%s cannot be run (%s); put the Python that has hivemind into PATH "
+                               "under the name python3",
+                               python, strerror(err));
     }
     folder = strchr(text, '\n');
     if (folder == NULL || folder - text >= (ptrdiff_t)sizeof(p->python)) {
-        return p2pd_fail(CLI_FAILED, "python3 gave an answer that cannot be read");
+        return p2pd_fail(CLI_FAILED, "%s gave an answer that cannot be read", python);
     }
     *folder++ = '\0';
     folder[strcspn(folder, "\n")] = '\0';
@@ -98,8 +101,8 @@ static int find_place(struct place *p)
     if (*folder == '\0') {
         return p2pd_fail(CLI_FAILED,
                          "%s has no hivemind package; activate the environment that has it, or "
-                         "install it: python3 -m pip install hivemind",
-                         p->python);
+                         "install it: %s -m pip install hivemind",
+                         p->python, p->python);
     }
     if (snprintf(p->path, sizeof(p->path), "%s/hivemind_cli/p2pd", folder) >=
         (int)sizeof(p->path)) {

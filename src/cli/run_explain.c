@@ -105,6 +105,10 @@ static void explain_import(const struct run_options *o, char *text, size_t cap)
     n = snprintf(text, cap, "an import failed in the interpreter %s, ", found);
     if (by_name) {
         n += snprintf(text + n, cap - (size_t)n, "which PYTHON_EXEC names");
+    } else if (strchr(name, '/') != NULL) {
+        n += snprintf(text + n, cap - (size_t)n,
+                      "that beside this command (PYTHON_EXEC names "
+                      "another one)");
     } else {
         n += snprintf(text + n, cap - (size_t)n, "the first %s in PATH", name);
     }

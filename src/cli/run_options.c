@@ -14,10 +14,10 @@ static const char description[] =
     "Starts the workers of a training job on this node and keeps them running, together with the\n"
     "agents on the job's other nodes. Takes torchrun's options in both spellings\n"
     "(--nproc-per-node, --nproc_per_node), and their defaults from torchrun's PET_ variables\n"
-    "(PET_NPROC_PER_NODE). Runs SCRIPT with $PYTHON_EXEC or python3, or by itself with\n"
-    "--no-python, and passes everything after it on unchanged, except ${local_rank}. The default\n"
-    "backend is static if --node-rank, --master-addr or --master-port is given, and muster\n"
-    "otherwise.";
+    "(PET_NPROC_PER_NODE). Runs SCRIPT with $PYTHON_EXEC, or the Python of the virtual\n"
+    "environment this command is in, or python3, or by itself with --no-python, and passes\n"
+    "everything after it on unchanged, except ${local_rank}. The default backend is static if\n"
+    "--node-rank, --master-addr or --master-port is given, and muster otherwise.";
 
 /* The parts that most lines share. */
 #define TEXT(option, value, help, field, env)                                                      \

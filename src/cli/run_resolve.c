@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/cli_python.h"
+
 /* Python's run_path for one script, which gets its arguments as its own argv. */
 static const char run_path_program[] = "import runpy, sys; del sys.argv[0]; "
                                        "runpy.run_path(sys.argv[0], run_name='__main__')";
@@ -418,7 +420,7 @@ static int resolve_command(struct run_options *o)
                                     "at the same time.");
     }
     if (!o->no_python) {
-        python = python != NULL ? python : "python3";
+        python = python != NULL ? python : cli_python();
         ok = run_texts_add(&o->argv, python, strlen(python)) && run_texts_add(&o->argv, "-u", 2);
     }
     if (o->run_path) {

@@ -199,6 +199,41 @@ def check_commands(b):
     ok(out == "3\n3\n3\n", "as many workers as devices", (out, err))
 
 
+def check_own_python(b):
+    """A command in an environment that is not in PATH takes the Python beside it, as torchrun."""
+    ok = b.checks.ok
+    venv, script, link = b.path("a venv"), b.path("where.py"), b.path("link")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    shutil.copy(b.muster, venv + "/bin/muster")
+    os.symlink(venv + "/bin/muster", link)
+    with open(script, "w") as f:
+        f.write("import sys\nprint(sys.prefix)\n")
+
+    def prefix(command, **more):
+        env = b.environment(PATH="/usr/bin:/bin")
+        del env["PYTHON_EXEC"]
+        env.update(more)
+        done = subprocess.run([command, "run", script], env=env, cwd=b.directory, timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              universal_newlines=True, check=False)
+        return done.stdout.strip() or (done.returncode, done.stderr)
+
+    for command in (venv + "/bin/muster", "a venv/bin/muster"):
+        got = prefix(command)
+        ok(got == venv, "%s takes the Python beside it" % command, got)
+    for command, more, what in ((link, {}, "a link from elsewhere says nothing"),
+                                (b.muster, {}, "a command that is in no environment"),
+                                (venv + "/bin/muster", {"PYTHON_EXEC": "python3"},
+                                 "PYTHON_EXEC names another one")):
+        got = prefix(command, **more)
+        ok(isinstance(got, str) and got != venv, what, got)
+    os.remove(script)
+    with open(script, "w") as f:
+        f.write("import no_such_module\n")
+    got = prefix(venv + "/bin/muster")
+    ok("a venv/bin/python3, that beside this command" in str(got), "the verdict names it", got)
+
+
 def check_nodes(b):
     """Two nodes; the one that fails is named by both."""
     ok = b.checks.ok
@@ -302,7 +337,7 @@ def main():
     b = Bench(checks, muster_path())
     try:
         for check in (check_codes, check_restarts, check_signals, check_output, check_commands,
-                      check_nodes, check_events, check_error_file, check_spares):
+                      check_own_python, check_nodes, check_events, check_error_file, check_spares):
             check(b)
     finally:
         shutil.rmtree(b.directory, ignore_errors=True)
