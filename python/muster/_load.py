@@ -3,6 +3,7 @@
 import ctypes
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -19,6 +20,11 @@ from .store import Store
 __all__ = ["Loaded", "Progress", "Row", "list_states", "load", "load_async"]
 
 ENOENT, EINVAL = _lib.ENOENT, _lib.EINVAL
+
+# What the library says of a state that does not fit (codec/bin/tensor.c). A name that it has cut,
+# or written otherwise than it is, says nothing.
+_OTHER_TYPE = re.compile(r'tensor ".*" is [A-Z]\w*\[[0-9,]*\], but ')
+_OTHER_NAME = re.compile(r'tensor \d+ is "([^"\\]*[^".\\])", but ')
 
 
 class Progress(NamedTuple):
@@ -360,7 +366,7 @@ class _Job:
         try:
             return self._load_in_place(self.plan)
         except InvalidArgument as error:
-            if not isinstance(error, Mismatch) and self._is_other_order():
+            if not isinstance(error, Mismatch) and self._is_other_order(str(error)):
                 return self._load_beside()
             if isinstance(error, Mismatch) or error.code != EINVAL:
                 raise
@@ -369,10 +375,17 @@ class _Job:
             setattr(mismatch, "report", self.load.report)
             raise mismatch from None
 
-    def _is_other_order(self) -> bool:
+    def _is_other_order(self, said: str) -> bool:
         """Whether the donors' newest state has as many tensors and bytes as the caller's: then
-        perhaps only their order differs, as in a file that another program wrote."""
+        perhaps only their order differs, as in a file that another program wrote. To know that, all
+        of it must be loaded; so not if the error names a tensor of another type, or one that the
+        caller does not have."""
         assert self.plan is not None
+        if _OTHER_TYPE.match(said):
+            return False
+        found = _OTHER_NAME.match(said)
+        if found and found.group(1) not in {it.name for it in self.plan.slots}:
+            return False
         rows = [row for row in _rows(self.runtime, self.request) if row.info is not None]
         return any(row.info is not None and row.info.tensors == len(self.plan.slots)
                    and row.info.bytes == self.plan.bytes for row in rows)  # fmt: skip

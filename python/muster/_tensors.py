@@ -165,7 +165,8 @@ class _TorchSlot(Slot):
         if getattr(obj, "is_quantized", False):
             raise TypeError(f"{path}: quantized tensors cannot be shared: {obj.dtype}")
         if obj.device.type == "meta":
-            raise TypeError(f"{path}: a tensor on the meta device has no bytes")
+            raise TypeError(f"{path}: a tensor on the meta device has no bytes; give it some first, "
+                            'such as with module.to_empty(device="cpu")')
         tensor, mark = obj.detach(), ""
         name = str(tensor.dtype).replace("torch.", "")
         if name == "complex128":
@@ -209,7 +210,9 @@ class _TorchSlot(Slot):
     def read_tensor(self, raw: Any, wait: bool) -> None:
         """The same from bytes that are a tensor already, perhaps in pinned memory."""
         value = raw.view(self.tensor.dtype).reshape(self.tensor.shape)
-        self.tensor.copy_(value, non_blocking=not wait)
+        # Of other devices than CUDA's we do not know how to wait for the end of a copy.
+        on_cuda = self.tensor.device.type == "cuda"
+        self.tensor.copy_(value, non_blocking=on_cuda and not wait)
 
     def settle(self) -> None:
         if self.device and self.tensor.device.type == "cuda":

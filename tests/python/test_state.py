@@ -112,6 +112,8 @@ def test_torch_types() -> None:
                   "is refused", "x: only dense")
     checks.raises(TypeError, lambda: state.share({"x": torch.zeros(3, device="meta")}),
                   "so is one without bytes", "meta")
+    checks.raises(TypeError, lambda: state.load({"x": torch.zeros(3, device="meta")}, donors=["x:1"]),
+                  "before anybody is asked", "to_empty")
     scaled = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
     checks.raises(TypeError, lambda: state.share({"x": scaled}), "and a quantized one", "quantized")
     with state.share({"x": torch.ones(4)}, prefix="wide") as shared:
@@ -121,6 +123,50 @@ def test_torch_types() -> None:
                                          donors=[shared.address]),
                       "one element that stands for four cannot be filled", "x: it cannot be written")
         checks.equal(one.item(), 0.0, "and nothing was written")
+
+
+def test_copies_to_other_devices_are_waited_for() -> None:
+    """There is no such device here: a stand-in says how the copy was asked for."""
+    import types
+
+    import torch
+
+    from muster import _tensors
+
+    asked = []
+    for kind in ("cuda", "xpu"):
+        slot = _tensors.slot(torch.zeros(2), "x")
+        slot.tensor = types.SimpleNamespace(  # type: ignore[attr-defined]
+            device=types.SimpleNamespace(type=kind), dtype=torch.float32, shape=(2,),
+            copy_=lambda value, non_blocking: asked.append(non_blocking))  # fmt: skip
+        slot.read_tensor(torch.zeros(8, dtype=torch.uint8), wait=False)  # type: ignore[attr-defined]
+    checks.equal(asked, [True, False], "only CUDA's may go on: settle() waits for those")
+
+
+def test_what_does_not_fit_is_not_loaded() -> None:
+    """It is found before the download. Only where the order may be another, all must be loaded."""
+    size = 1 << 16
+    with state.share({"a": state.Array("F32", (size,)), "b": state.Array("F32", (size,))},
+                     prefix="fit") as shared:  # fmt: skip
+        def load(**tree: Any) -> int:
+            """How many bytes were sent."""
+            before = shared.donor.stats.bytes
+            try:
+                state.load(tree, prefix="fit", donors=[shared.address], progress=False)
+            except state.Mismatch as error:
+                checks.note(str(error))
+            return shared.donor.stats.bytes - before
+
+        good = state.Array("F32", (size,))
+        for what, tree in {
+            "another type of as many bytes": {"a": state.Array("I32", (size,)), "b": good},
+            "another shape of as many": {"a": good, "b": state.Array("F32", (256, 256))},
+            "another name": {"a": good, "c": state.Array("F32", (size,))},
+            "other names": {"model/x": good, "model/y": state.Array("F32", (size,))},
+        }.items():
+            checks.equal(load(**tree), 0, f"nothing is sent for {what}")
+        checks.equal(load(b=state.Array("F32", (size,)), a=good), 8 * size,
+                     "another order is taken")
 
 
 def test_types_that_travel_as_another() -> None:
