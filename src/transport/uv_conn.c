@@ -485,6 +485,7 @@ static void on_readable(struct mu_uv_conn *c)
         room = c->conn->on->room(c->conn);
     }
     n = try_recv(c, room);
+    c->uv->now_valid = false;
     if (n > 0) {
         if (c->state == MU_UV_OPEN) {
             take_read(c, room, (size_t)n);

@@ -27,7 +27,9 @@ static void take_all(struct mu_list *from, struct mu_list *to)
     mu_list_init(from);
 }
 
-/* Time. One sample serves for everything between two sleeps of the loop. */
+/* Time. One sample serves for everything between two sleeps of the loop, except that bytes which
+ * were read are never newer than the time that is told with them: this process may have been
+ * stopped in between, and who answers from memory for a limited time relies on it. */
 
 static uint64_t read_clock(clockid_t id)
 {

@@ -108,6 +108,48 @@ static void test_turn_in_which_a_timer_rang_does_not_sleep(void **state)
     (void)alarm(0);
 }
 
+/* The rig's end with another `data`. */
+static mu_mono_t told_at[2];
+static size_t told;
+
+static size_t note_time(struct mu_conn *conn, struct mu_span in)
+{
+    struct timespec while_stopped = {.tv_nsec = 20 * 1000 * 1000};
+
+    (void)conn;
+    if (told < 2) {
+        told_at[told++] = mu_env_now(env).mono;
+        (void)nanosleep(&while_stopped, NULL); /* as if the process was stopped */
+    }
+    return in.len;
+}
+
+static void test_bytes_are_never_newer_than_the_time_they_come_with(void **state)
+{
+    struct mu_conn_events on;
+    struct door d;
+    int fds[2];
+
+    (void)state;
+    door_open(&d, "127.0.0.1");
+    for (int i = 0; i < 2; i++) {
+        fds[i] = plain_connect("127.0.0.1", d.addr.port);
+        run_until_count(&d.accepted, (size_t)i + 1);
+    }
+    on = *d.ends[0].conn.on;
+    on.data = note_time;
+    told = 0;
+    for (int i = 0; i < 2; i++) {
+        d.ends[i].conn.on = &on;
+        assert_int_equal(send(fds[i], "x", 1, 0), 1);
+    }
+    run_until_count(&told, 2); /* both come in one turn */
+    assert_true(told_at[1].ns >= told_at[0].ns + 20 * MU_NS_PER_MS);
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+    door_close(&d);
+}
+
 #define POSTERS  4u
 #define MESSAGES 20000u
 
@@ -213,6 +255,7 @@ int main(void)
         TEST(test_urgent_byte_does_not_make_the_loop_spin),
         TEST(test_timer_that_is_always_due_does_not_starve_the_sockets),
         TEST(test_turn_in_which_a_timer_rang_does_not_sleep),
+        TEST(test_bytes_are_never_newer_than_the_time_they_come_with),
         TEST(test_posts_from_threads_all_come_in_the_order_of_each),
         TEST(test_loop_is_freed_right_after_its_last_message),
     };
