@@ -46,6 +46,18 @@ static struct mu_sim_faults backed_faults(struct mu_prng *prng)
     return f;
 }
 
+/* Everything but memory; gateways are paused for longer than their leases, and lost. */
+static struct mu_sim_faults held_faults(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = mu_sim_faults_draw(prng);
+
+    if (f.pause_every_ns == 0 && mu_prng_below(prng, 2) == 0) {
+        f.pause_every_ns = 2 * MU_NS_PER_S;
+        f.pause_max_ns = 3 * MU_NS_PER_S;
+    }
+    return f;
+}
+
 /* SCENARIO(identifier, name, summary, faults, bug, setup...) */
 #define SCENARIO(id, text, words, faults_of, is_planted, ...)                                      \
     static const struct store_setup setup_##id = {__VA_ARGS__};                                    \
@@ -140,3 +152,53 @@ SCENARIO(gateway_retry, "gateway-retry",
          "planted bug: a client behind a gateway that repeats an add whose outcome is unknown",
          store_world_faults, true, .jobs = {&store_job_linear}, .gateways = true,
          .plant = STORE_PLANT_RETRYING_CLIENT)
+
+#define HELD(id, text, words, bug, ...)                                                            \
+    SCENARIO(id, text, words, held_faults, bug, .jobs = {&store_job_linear},                       \
+             .disk = STORE_DISK_NONE, .gateways = true, .reading = true,                           \
+             .wait_ns = 4 * MU_NS_PER_S, __VA_ARGS__)
+
+HELD(gateway_held, "gateway-held",
+     "clients at a server and at gateways that answer for its keys: linearizable", false,
+     .plant = STORE_PLANT_NOTHING)
+HELD(gateway_deep, "gateway-deep",
+     "the same with gateways to a gateway, which lends them what it holds, and is lost", false,
+     .deep = true)
+HELD(lent_late_recall, "lent-late-recall",
+     "planted bug: a gateway that gives back, or passes on changes of, what it has lent", true,
+     .deep = true, .plant = STORE_PLANT_HOLDS)
+HELD(lent_early_grant, "lent-early-grant",
+     "planted bug: a gateway that lends a key while it is asked back", true, .deep = true,
+     .plant = STORE_PLANT_HOLDS + 1)
+HELD(lent_short_lease, "lent-short-lease",
+     "planted bug: a gateway that counts half of the lease for which it lends", true, .deep = true,
+     .plant = STORE_PLANT_HOLDS + 2)
+HELD(lent_short_loan, "lent-short-loan",
+     "planted bug: what a gateway has lent ends with its process", true, .deep = true,
+     .plant = STORE_PLANT_HOLDS + 3)
+HELD(lent_long_lease, "lent-long-lease",
+     "planted bug: a gateway that lends for longer than it holds", true, .deep = true,
+     .plant = STORE_PLANT_HOLDS + 4)
+HELD(held_late_recall, "held-late-recall",
+     "planted bug: keys are asked back after they were changed", true, .plant = STORE_PLANT_HOLDS)
+HELD(held_early_grant, "held-early-grant", "planted bug: a key is granted while it is asked back",
+     true, .plant = STORE_PLANT_HOLDS + 1)
+HELD(held_short_lease, "held-short-lease",
+     "planted bug: a server that counts half of the lease that it grants", true,
+     .plant = STORE_PLANT_HOLDS + 2)
+HELD(held_kept, "held-kept", "planted bug: a gateway that keeps what it says it has given back",
+     true, .plant = STORE_PLANT_CACHE)
+HELD(held_late_lease, "held-late-lease",
+     "planted bug: a gateway that counts its lease from the answer", true,
+     .plant = STORE_PLANT_CACHE + 1)
+HELD(held_no_lease, "held-no-lease", "planted bug: a gateway that answers after its lease", true,
+     .plant = STORE_PLANT_CACHE + 2)
+HELD(held_forever, "held-forever",
+     "planted bug: a gateway that forgets nothing when its session is over", true,
+     .plant = STORE_PLANT_CACHE + 3)
+HELD(held_spoiled, "held-spoiled",
+     "planted bug: a gateway that keeps what was asked back on its way", true,
+     .plant = STORE_PLANT_CACHE + 4)
+HELD(held_eager_wait, "held-eager-wait",
+     "planted bug: a wait that is answered with the news that its key is not there", true,
+     .plant = STORE_PLANT_CACHE + 5)

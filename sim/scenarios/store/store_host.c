@@ -8,6 +8,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "fake_etcd.h"
+#include "service/server/gateway_hold.h"
 #include "service/server/server_internal.h"
 
 void store_world_tell(struct store_world *w, enum store_news news)
@@ -54,8 +55,11 @@ bool store_host_is_gateway(const struct store_host *h)
 uint32_t store_member_host(const struct store_member *m)
 {
     static const uint32_t with_gateways[STORE_CLIENTS] = {1, 2, 0, 1, 2};
+    static const uint32_t deep[STORE_CLIENTS] = {2, 3, 0, 1, 2};
 
-    return m->world->setup->gateways ? with_gateways[m->number] : m->number % m->world->host_count;
+    return m->world->setup->deep       ? deep[m->number]
+           : m->world->setup->gateways ? with_gateways[m->number]
+                                       : m->number % m->world->host_count;
 }
 
 /* A server that ends by itself is started again, as a supervisor would do. */
@@ -83,17 +87,48 @@ static void server_stopped(void *context, int status, const char *why)
     mu_sim_exit(env);
 }
 
+/* With a gateway to a gateway, the bug is in what gateways lend; only what becomes of that without
+ * the lender is the server's. */
+static enum mu_holds_plant plant_of_holds(const struct store_world *w, bool gateway)
+{
+    enum mu_holds_plant plant =
+        (enum mu_holds_plant)((uint32_t)w->setup->plant - STORE_PLANT_HOLDS + 1);
+    bool lends = w->setup->deep && plant != MU_HOLDS_PLANT_SHORT_LOAN;
+
+    return w->setup->plant >= STORE_PLANT_HOLDS && w->setup->plant < STORE_PLANT_CACHE &&
+                   gateway == lends
+               ? plant
+               : MU_HOLDS_PLANT_NOTHING;
+}
+
 static int open_gateway(struct store_serving *s, struct mu_errmsg *reterr_msg)
 {
     struct mu_store_server_config config = mu_store_server_config_defaults();
+    uint32_t plant = (uint32_t)s->world->setup->plant;
+    int rc;
 
     config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = STORE_PORT, .host = "0.0.0.0"};
     config.rpc.grace_ms = s->world->grace_ms;
     config.backlog_bytes_max = 100000;
     config.stopped = server_stopped;
     config.context = s;
-    config.backing = "tcp://server:29500?connect=5000";
-    return mu_store_server_start(s->env, &config, &s->server, reterr_msg);
+    /* Where held keys are not what it is about, one of two gateways holds none. */
+    config.hold.lease_ms = s->world->lease_ms;
+    config.hold.plant = plant_of_holds(s->world, true);
+    config.backing = s->world->setup->deep && s->host->number >= 2
+                         ? "tcp://server1:29500?connect=5000"
+                     : s->world->setup->reading || s->host->number % 2 == 0
+                         ? "tcp://server:29500?connect=5000"
+                         : "tcp://server:29500?connect=5000&hold=no";
+    rc = mu_store_server_start(s->env, &config, &s->server, reterr_msg);
+    if (rc == 0) {
+        struct mu_gateway_hold *hold = mu_gateway_hold(s->server->backing);
+
+        if (plant >= STORE_PLANT_CACHE && plant < STORE_PLANT_HELD_END) {
+            hold->cache.config.plant = (enum mu_cache_plant)(plant - STORE_PLANT_CACHE + 1);
+        }
+    }
+    return rc;
 }
 
 static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
@@ -107,6 +142,8 @@ static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
     config.sync_interval_ms =
         w->sync_interval_ms * (w->setup->plant == STORE_PLANT_SLOW_SYNC ? 5 : 1);
     config.journal_bytes_high = w->journal_bytes_high;
+    config.hold.lease_ms = w->lease_ms;
+    config.hold.plant = plant_of_holds(w, false);
     config.rpc.grace_ms = w->grace_ms;
     config.backlog_bytes_max = 100000;
     config.stopped = server_stopped;

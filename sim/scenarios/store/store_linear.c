@@ -83,6 +83,15 @@ static enum mu_store_verb verb_of(enum linear_kind kind, bool group)
 
 /* --- issuing ---------------------------------------------------------------------------------- */
 
+/* Mostly reads, as of keys that gateways hold. */
+static enum linear_kind draw_read(struct mu_prng *prng)
+{
+    static const enum linear_kind menu[] = {LINEAR_GET, LINEAR_GET,   LINEAR_GET,
+                                            LINEAR_GET, LINEAR_CHECK, LINEAR_WAIT};
+
+    return menu[mu_prng_below(prng, sizeof(menu) / sizeof(menu[0]))];
+}
+
 static enum linear_kind draw_kind(struct mu_prng *prng)
 {
     static const struct {
@@ -123,7 +132,10 @@ static struct linear_op draw_op(struct linear_worker *c)
     struct linear_op op = {.client = c->base.role->member->number};
 
     op.key = (uint32_t)mu_prng_below(prng, has_groups(c) ? KEYS + 1 : KEYS);
-    op.kind = op.key == GROUP ? draw_group_kind(prng) : draw_kind(prng);
+    op.kind = op.key == GROUP ? draw_group_kind(prng)
+              : c->base.role->world->setup->reading && mu_prng_below(prng, 4) != 0
+                  ? draw_read(prng)
+                  : draw_kind(prng);
     switch (op.kind) {
     case LINEAR_SET:
         op.number = store_worker_unique(&c->base);

@@ -253,7 +253,7 @@ void store_worker_stop(struct store_worker *worker)
 
 static const char *host_name(uint32_t number)
 {
-    static const char *const names[STORE_SERVERS_MAX] = {"server", "server1", "server2"};
+    static const char *const names[STORE_SERVERS_MAX] = {"server", "server1", "server2", "server3"};
 
     return names[number];
 }
@@ -466,6 +466,7 @@ static void set_up(struct store_world *w)
     }
     w->grace_ms = mu_prng_below(prng, 4) == 0 ? 1000 : 10000;
     w->sync_interval_ms = mu_prng_below(prng, 2) == 0 ? 100 : 20;
+    w->lease_ms = w->setup->reading ? 200 + (uint32_t)mu_prng_below(prng, 3000) : 500;
     w->think_max_ns = (150 + mu_prng_below(prng, 450)) * MU_NS_PER_MS;
     w->bursts = (enum store_bursts)mu_prng_below(prng, 3);
     w->memory =
@@ -477,7 +478,7 @@ static void set_up(struct store_world *w)
     }
     flags = (w->disk == STORE_DISK_NONE && !w->setup->backed ? MU_SIM_KEEP_ALIVE : 0) |
             (w->setup->keep_awake ? MU_SIM_KEEP_AWAKE : 0);
-    w->host_count = w->setup->backed || w->setup->gateways ? STORE_SERVERS_MAX : 1;
+    w->host_count = w->setup->deep ? 4 : w->setup->backed || w->setup->gateways ? 3 : 1;
     for (uint32_t i = 0; i < w->host_count; i++) {
         struct store_host *h = &w->hosts[i];
 

@@ -24,7 +24,7 @@
 #define STORE_NATIVES     3 /* the first ones */
 #define STORE_WORKERS_MAX 8
 #define STORE_JOBS_MAX    3
-#define STORE_SERVERS_MAX 3
+#define STORE_SERVERS_MAX 4
 #define STORE_PORT        29500
 #define STORE_FAULTY_NS   (15 * MU_NS_PER_S)
 
@@ -42,6 +42,10 @@ enum store_plant {
     STORE_PLANT_SLOW_SYNC,       /* the server writes five times less often than promised */
     STORE_PLANT_TORN_SET,        /* a multi_set that is several sets */
     STORE_PLANT_HASTY_READS,     /* the mirror of etcd answers before the watch is there */
+    /* Of held keys, in the order of their enums. */
+    STORE_PLANT_HOLDS, /* and the next ones: enum mu_holds_plant, from 1 on */
+    STORE_PLANT_CACHE = STORE_PLANT_HOLDS + 5, /* enum mu_cache_plant, from 1 on */
+    STORE_PLANT_HELD_END = STORE_PLANT_CACHE + 6,
     STORE_PLANT_BLIND_TO_ENOMEM, /* counts an operation that found no memory as done */
 };
 
@@ -114,6 +118,8 @@ struct store_setup {
     bool keep_awake;  /* the server is never paused */
     uint64_t wait_ns; /* after healing, before progress is checked */
     bool gateways;    /* the second and third server are gateways to the first */
+    bool deep;        /* the third is one to the second */
+    bool reading;     /* most of what linear workers do are reads */
 };
 
 struct store_member {
@@ -142,6 +148,7 @@ struct store_world {
     size_t journal_bytes_high; /* small in some runs, so that requests must wait for the disk */
     uint32_t grace_ms;
     uint32_t sync_interval_ms;
+    uint32_t lease_ms; /* of held keys */
     uint64_t think_max_ns;
     enum store_bursts {
         STORE_BURSTS_NONE = 0, /* every worker acts at its own times */

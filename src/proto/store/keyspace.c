@@ -556,6 +556,13 @@ bool mu_ks_has(const struct mu_keyspace *ks, struct mu_span key)
     return e != NULL && mu_ks_present(e);
 }
 
+bool mu_ks_is_leased(const struct mu_keyspace *ks, struct mu_span key)
+{
+    const struct mu_ks_entry *e = mu_ks_find(ks, key);
+
+    return e != NULL && e->lease != NULL;
+}
+
 bool mu_ks_next_key(const struct mu_keyspace *ks, const struct mu_map_node **cursor,
                     struct mu_span *ret_key, struct mu_span *ret_value)
 {

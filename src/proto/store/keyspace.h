@@ -198,6 +198,8 @@ void mu_ks_release(struct mu_ks_block *block);
 /** Returns whether the key has a value or its queue an element. */
 bool mu_ks_has(const struct mu_keyspace *ks, struct mu_span key);
 size_t mu_ks_queue_len(const struct mu_keyspace *ks, struct mu_span key);
+/** Returns whether the key is bound to a lease. */
+bool mu_ks_is_leased(const struct mu_keyspace *ks, struct mu_span key);
 /**
  * Walks the keys that have a value, in any order: start with *cursor NULL; false at the end. The
  * keyspace must not change in between.

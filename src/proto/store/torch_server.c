@@ -40,6 +40,11 @@ static void drop_registrations(struct mu_torch_server *t, struct mu_keyspace *ks
 {
     struct mu_list *node;
 
+    if (t->writer != NULL) {
+        mu_holds_withdraw(t->holds, t->writer);
+        mu_free(t->writer);
+        t->writer = NULL;
+    }
     if (ks == NULL) {
         mu_torch_server_drop_deferred(t);
         return;
@@ -248,8 +253,11 @@ static int decide(struct mu_torch_server *t, struct mu_span in, size_t *ret_len)
     return 1;
 }
 
-/* Executes the request at the start of `in`: returns 1 and its length, 0 if it is not complete, or
- * an error. */
+/* What step() returns for a request that is complete and cannot be executed yet. */
+#define BLOCKED 2
+
+/* Executes the request at the start of `in`: returns 1 and its length, 0 if it is not complete,
+ * BLOCKED, or an error. */
 static int step(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_span in,
                 size_t *ret_len)
 {
@@ -269,9 +277,18 @@ static int step(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_spa
     got = measure(t, &mu_torch_shapes[op], in, ret_len);
     if (got == 1) {
         struct mu_span request = mu_span(in.data, *ret_len);
-        int err = ks == NULL ? mu_torch_server_defer(t, (enum mu_torch_op)op, request)
-                             : mu_torch_server_execute(t, ks, (enum mu_torch_op)op, request);
+        int err;
 
+        if (t->holds != NULL && t->holds->count != 0) {
+            int may = mu_torch_server_ask(t, (enum mu_torch_op)op, request);
+
+            if (may != 1) {
+                t->blocked = may == 0;
+                return may == 0 ? BLOCKED : may;
+            }
+        }
+        err = ks == NULL ? mu_torch_server_defer(t, (enum mu_torch_op)op, request)
+                         : mu_torch_server_execute(t, ks, (enum mu_torch_op)op, request);
         if (err != 0) {
             return err;
         }
@@ -305,6 +322,15 @@ static int recv_buffered(struct mu_torch_server *t, struct mu_keyspace *ks, stru
     got = step(t, ks, mu_buf_span(&t->in), &len);
     if (got < 0) {
         return got;
+    }
+    if (got == BLOCKED) {
+        /* As if the last bytes had not come yet: they come again with the next call. */
+        t->in.len -= n;
+        got = measure(t, &mu_torch_shapes[op_of(t, mu_buf_span(&t->in).data[0])],
+                      mu_buf_span(&t->in), &len);
+        MU_ASSERT(got == 0);
+        *ret_used = 0;
+        return 0;
     }
     if (got == 1) {
         MU_ASSERT(len == t->in.len);
@@ -340,6 +366,9 @@ static int recv_direct(struct mu_torch_server *t, struct mu_keyspace *ks, struct
         if (got < 0) {
             return got;
         }
+        if (got == BLOCKED) {
+            break;
+        }
         if (got == 0) {
             got = mu_buf_append(&t->in, mu_span_skip(in, used));
             if (got != 0) {
@@ -362,7 +391,7 @@ int mu_torch_server_recv(struct mu_torch_server *t, struct mu_keyspace *ks, stru
     if (t->poison != 0) {
         return t->poison;
     }
-    while (used < in.len && has_room(t)) {
+    while (used < in.len && has_room(t) && !t->blocked) {
         struct mu_span rest = mu_span_skip(in, used);
         size_t n = 0;
         int err = t->in.len != 0 ? recv_buffered(t, ks, rest, &n) : recv_direct(t, ks, rest, &n);

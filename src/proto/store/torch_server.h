@@ -11,7 +11,8 @@
  * returns the error, mu_torch_server_errmsg() has the text for the log, and every further input
  * returns the same error. Answers to what came before the bad request are still in the output.
  *
- * Backpressure: while more than `output_bytes_high` of answers wait to be sent, recv uses nothing.
+ * Backpressure: while more than `output_bytes_high` of answers wait to be sent, recv uses nothing;
+ * nor does it while a request of it is `blocked`, because gateways hold keys that it changes.
  * Large values in an answer are not copied: the output points to them in the keyspace.
  *
  * Memory: a connection with no half-sent request and no unsent answer holds nothing but this
@@ -23,6 +24,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/span.h"
+#include "proto/store/holds.h"
 #include "proto/store/keyspace.h"
 
 struct mu_torch_limits {
@@ -82,8 +84,14 @@ struct mu_torch_server {
     struct mu_list dropped;  /* those that the executor still has, though no answer is owed */
     size_t deferred_count;
     size_t deferred_bytes;
-    bool agent; /* generation 1: it is an agent that takes part in a rendezvous */
-    bool cut;   /* an answer was an error: later requests get no answer */
+    /* NULL, or those that may answer for keys elsewhere, who are asked before a key is changed; the
+     * owner sets it. */
+    struct mu_holds *holds;
+    struct mu_hold_writer *writer; /* of a request that waits for keys to be given back, or NULL */
+    bool
+        blocked; /* by that; the owner clears it when the writer's turn has come, and feeds again */
+    bool agent;  /* generation 1: it is an agent that takes part in a rendezvous */
+    bool cut;    /* an answer was an error: later requests get no answer */
 };
 
 void mu_torch_server_init(struct mu_torch_server *t, const struct mu_torch_limits *limits,

@@ -561,6 +561,66 @@ static int dispatch(struct mu_torch_server *t, struct mu_keyspace *ks, enum mu_t
     }
 }
 
+/* Asks for all keys of a request. 1, 0 or an error. */
+static int ask(struct mu_torch_server *t, struct mu_holds *h, const struct mu_span *keys,
+               size_t count)
+{
+    bool held = t->writer != NULL;
+    int may;
+
+    for (size_t i = 0; i < count && !held; i++) {
+        held = mu_holds_has(h, keys[i]);
+    }
+    if (!held) {
+        return 1;
+    }
+    if (t->writer == NULL) {
+        t->writer = mu_calloc(1, sizeof(*t->writer));
+        if (t->writer == NULL) {
+            return MUSTER_ENOMEM;
+        }
+        t->writer->owner = t->owner;
+    }
+    may = mu_holds_ask(h, t->writer, NULL, h->now, keys, count);
+    if (may != 0) {
+        mu_free(t->writer);
+        t->writer = NULL;
+    }
+    return may;
+}
+
+int mu_torch_server_ask(struct mu_torch_server *t, enum mu_torch_op op, struct mu_span request)
+{
+    struct mu_span rest = mu_span_skip(request, 1);
+    struct mu_span key;
+    struct parts p = {0};
+    int may;
+
+    switch ((int)op) {
+    case MU_TORCH_SET:
+    case MU_TORCH_COMPARE_SET:
+    case MU_TORCH_ADD:
+    case MU_TORCH_DELETE_KEY:
+    case MU_TORCH_APPEND:
+    case MU_TORCH_QUEUE_PUSH:
+    case MU_TORCH_QUEUE_POP:
+    case MU_TORCH_BARRIER:
+        key = next_part(&rest);
+        may = ask(t, t->holds, &key, 1);
+        break;
+    case MU_TORCH_MULTI_SET:
+        may = parts_read(&p, request, true);
+        if (may == 0) {
+            may = ask(t, t->holds, p.keys, p.count);
+            parts_free(&p);
+        }
+        break;
+    default:
+        return 1;
+    }
+    return may < 0 ? fail_op(t, op, may) : may;
+}
+
 int mu_torch_server_execute(struct mu_torch_server *t, struct mu_keyspace *ks, enum mu_torch_op op,
                             struct mu_span request)
 {

@@ -37,6 +37,11 @@ struct mu_torch_watch {
 /** Executes one complete, well-formed request. Its errors have poisoned `t` already. */
 int mu_torch_server_execute(struct mu_torch_server *t, struct mu_keyspace *ks, enum mu_torch_op op,
                             struct mu_span request);
+/**
+ * Whether a request may be executed now: 1, or 0 if gateways have to give keys back first. An error
+ * has poisoned `t`.
+ */
+int mu_torch_server_ask(struct mu_torch_server *t, enum mu_torch_op op, struct mu_span request);
 /** Keeps one complete, well-formed request for another executor. Errors as above. */
 int mu_torch_server_defer(struct mu_torch_server *t, enum mu_torch_op op, struct mu_span request);
 void mu_torch_server_drop_deferred(struct mu_torch_server *t);

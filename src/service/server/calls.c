@@ -228,7 +228,7 @@ static int resolve_lease(struct mu_store_session *session, struct mu_store_reque
     return 0;
 }
 
-void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+bool mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event)
 {
     struct mu_store_server *s = session->server;
     struct direct_sink direct = {
@@ -246,11 +246,16 @@ void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_
         (void)snprintf(text, sizeof(text), "the server has no method %s",
                        mu_span_quote(quoted, sizeof(quoted), event->method));
         answer_directly(&direct.sink, err, &none, text);
-        return;
+        return true;
     }
     err = mu_store_request_decode(event->payload, verb, 2 * s->config.keyspace.keys_max + 2, &q,
                                   &parts);
     direct.verb = verb;
+    if (err == 0 && s->grants && s->holds.count != 0 && !mu_store_holds_may(session, &q, &err) &&
+        err == 0) {
+        mu_free(parts);
+        return false;
+    }
     if (err == 0) {
         err = resolve_lease(session, &q);
     }
@@ -261,4 +266,5 @@ void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_
         answer_directly(&direct.sink, err, &none, muster_strerror(err));
     }
     mu_free(parts);
+    return true;
 }

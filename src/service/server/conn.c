@@ -53,7 +53,8 @@ static void maybe_resume(struct mu_store_conn *c)
 
     if (!c->base.paused || s->draining ||
         (c->kind == MU_STORE_CONN_TORCH &&
-         (mu_torch_server_output_len(&c->torch) > s->config.torch.output_bytes_high ||
+         (c->torch.blocked ||
+          mu_torch_server_output_len(&c->torch) > s->config.torch.output_bytes_high ||
           mu_torch_server_is_full(&c->torch)))) {
         return;
     }
@@ -229,6 +230,15 @@ static void torch_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
     mu_rpc_conn_touch(&c->base);
 }
 
+/* What its next request changes was given back. */
+static void torch_unheld(struct mu_ks_owner *owner)
+{
+    struct mu_store_conn *c = MU_CONTAINER_OF(owner, struct mu_store_conn, owner);
+
+    c->torch.blocked = false;
+    maybe_resume(c);
+}
+
 /* The first byte decides: PyTorch's opcodes end at 18, the native wire begins with 'M'. */
 static bool decide(struct mu_store_conn *c, struct mu_span in)
 {
@@ -236,7 +246,9 @@ static bool decide(struct mu_store_conn *c, struct mu_span in)
         c->kind = MU_STORE_CONN_TORCH;
         c->owner.ready = torch_ready;
         c->owner.changed = torch_changed;
+        c->owner.unheld = torch_unheld;
         mu_torch_server_init(&c->torch, &c->server->config.torch, &c->owner);
+        c->torch.holds = c->server->grants ? &c->server->holds : NULL;
         if (c->server->backing != NULL && mu_store_backed_open(c) != 0) {
             mu_rpc_conn_drop(&c->base, "out of memory");
             return false;
@@ -260,7 +272,12 @@ static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
 {
     size_t journal_len = mu_ks_journal_len(&c->server->ks);
     size_t used = 0;
-    int err = mu_torch_server_recv(&c->torch, keyspace_of(c->server), in, &used);
+    int err;
+
+    if (c->server->holds.count != 0) {
+        c->server->holds.now = mu_env_now(c->server->env).mono;
+    }
+    err = mu_torch_server_recv(&c->torch, keyspace_of(c->server), in, &used);
 
     mu_store_commit_note(c, journal_len);
     if (c->peer != NULL) {

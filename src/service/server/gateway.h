@@ -18,6 +18,9 @@
 
 struct mu_gateway;
 
+/* How a gateway introduces itself to the other server. */
+#define MU_GATEWAY_NAME "gateway"
+
 struct mu_gateway_kind {
     /** The backing is another server: keys are as on the wire, and it handles deadlines and
      * leases. */
@@ -37,8 +40,9 @@ struct mu_gateway {
 };
 
 /**
- * Checks the URL of a backing: etcd://HOST,HOST/PREFIX?..., or tcp://HOST[:PORT][?connect=MS],
- * where MS is how long the first connection may take (300 s). MUSTER_EURL with a text.
+ * Checks the URL of a backing: etcd://HOST,HOST/PREFIX?..., or tcp://HOST[:PORT], then perhaps
+ * ?connect=MS&hold=no. MS is how long the first connection may take (300 s); with hold=no every
+ * operation is a call of its own. MUSTER_EURL with a text.
  */
 int mu_gateway_check(const char *url, struct mu_errmsg *reterr_msg);
 /** Does not wait for the backing. MUSTER_EURL with a text, MUSTER_ENOMEM. */
@@ -87,6 +91,18 @@ static inline void mu_gateway_drop(struct mu_gateway *k)
 {
     k->kind->drop(k);
 }
+
+/** Whether the operation waits in this process, for a call that it shares: its deadline is ours to
+ * keep. It has one key. */
+static inline bool mu_gateway_rests(const struct mu_gateway_op *op)
+{
+    return op->ask.flight != NULL;
+}
+/** The client of an operation that goes on is about to be gone. */
+void mu_gateway_disown(struct mu_gateway_op *op);
+
+/** What it holds of another server's keys; NULL: it is not a gateway to one. */
+struct mu_gateway_hold *mu_gateway_hold(struct mu_gateway *k);
 
 /** The backing in etcd; NULL where it is another server. */
 const struct mu_gateway_etcd *mu_gateway_etcd(const struct mu_gateway *k);

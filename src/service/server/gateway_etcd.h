@@ -12,7 +12,9 @@
 
 #include "core/env.h"
 #include "core/err.h"
+#include "proto/store/adds.h"
 #include "proto/store/backing.h"
+#include "proto/store/cache.h"
 #include "service/store/store.h"
 
 struct mu_gateway_etcd;
@@ -20,7 +22,20 @@ struct mu_gateway_etcd;
 struct mu_gateway_events {
     /** Operations may have ended or got changes on this turn: all their callbacks have come. */
     void (*turn_ended)(void *context);
+    /** Keys that the other server wants back, as they came. False: they can be given back at once;
+     * true: mu_gateway_hold_give_back() follows. May be NULL, as the next one. */
+    bool (*recalled)(void *context, struct mu_span payload);
+    /** What is held may be lent on from now on; or, with a status, never. */
+    void (*lends)(void *context, int status);
     void *context;
+};
+
+/* One client of a gateway: a connection of PyTorch's wire, or a native session. Zeroes to begin
+ * with. Only gateway_server.c looks at it. */
+struct mu_gateway_client {
+    bool in_order;                 /* answers must come in order */
+    size_t pending;                /* operations under way that later ones must not overtake */
+    struct mu_gateway_op *resting; /* one of these that was not sent, because it shares a call */
 };
 
 /* Begin with zeros; set the request and the callbacks. The memory is the caller's, as in
@@ -39,8 +54,19 @@ struct mu_gateway_op {
     /** When the client stops waiting; 0: never. Only gateway_server.c uses it.
      */
     mu_mono_t deadline;
+    /** Whose it is; NULL: nobody's. Only gateway_server.c uses it. Until it has ended, or
+     * mu_gateway_disown(). */
+    struct mu_gateway_client *client;
+    /** The payload of a fetch, which is then sent in the place of the request; the answer is one
+     * value, the payload of what was found, or none, if all of it is in memory. Only
+     * gateway_server.c uses it. */
+    struct mu_span fetch;
     /* Private to gateway_server.c from here. */
     struct mu_store_op remote;
+    struct mu_cache_ask ask;
+    struct mu_add add;
+    struct mu_list hit; /* answered on the next turn, from memory */
+    bool pends;         /* counted in client->pending */
     struct mu_gateway_server *gateway;
     struct mu_gateway_probe *probe;
     bool counted;

@@ -21,6 +21,7 @@ struct mu_store_peer {
     struct mu_store_server *server;
     struct mu_store_conn *conn; /* NULL: gone */
     struct mu_list ops;         /* struct torch_op */
+    struct mu_gateway_client gate;
 };
 
 struct torch_op {
@@ -306,6 +307,7 @@ static int submit_torch(struct mu_store_peer *p, struct mu_torch_request *r)
     o->base.base.request = r->request;
     o->base.done = on_torch_done;
     o->base.change = on_torch_change;
+    o->base.client = &p->gate;
     mu_list_init(&o->link);
     mu_list_push(&p->ops, &o->link);
     if (r->op == MU_TORCH_WATCH_KEY && !mu_gateway_watches(p->server->backing)) {
@@ -326,6 +328,7 @@ int mu_store_backed_open(struct mu_store_conn *c)
     }
     p->server = c->server;
     p->conn = c;
+    p->gate.in_order = true;
     mu_list_init(&p->ops);
     c->peer = p;
     return 0;
@@ -423,6 +426,7 @@ static void backed_fini(struct mu_store_exec *x)
     x->active = false;
     if (o != NULL) {
         (void)detach(o);
+        mu_gateway_disown(&o->base); /* its session may be about to end */
         if (mu_gateway_cancel(o->server->backing, &o->base)) {
             free_native_op(o);
         }
@@ -500,6 +504,8 @@ static void backed_start(struct mu_store_exec *x, const struct mu_store_request 
     o->base.done = on_native_done;
     o->base.change = on_native_change;
     o->base.deadline = x->sink->deadline;
+    o->base.client =
+        &mu_store_session_of(&MU_CONTAINER_OF(x->sink, struct mu_store_call, sink)->base)->client;
     x->parts = NULL;
     x->impl = o;
     mu_gateway_submit(s->backing, NULL, &o->base);
@@ -517,8 +523,12 @@ static void backed_stop(struct mu_store_exec *x, int why)
     size_t missing = mu_backing_missing(&o->base.base, keys, MU_STORE_MISSING_NAMED);
     char text[768];
 
-    if (why == MUSTER_ETIMEDOUT && is_remote(o->server)) {
+    if (why == MUSTER_ETIMEDOUT && is_remote(o->server) && !mu_gateway_rests(&o->base)) {
         return; /* the other server knows the deadline, and answers with the missing keys */
+    }
+    if (is_remote(o->server) && why == MUSTER_ETIMEDOUT) {
+        keys[0] = o->base.base.request.keys[0];
+        missing = 1;
     }
     if (why != MUSTER_ETIMEDOUT) {
         (void)snprintf(text, sizeof(text), "%s", muster_strerror(why));

@@ -3,7 +3,7 @@
  * outlives its connections, so a short loss costs only time. A request is passed on unchanged,
  * deadline included, so that the other server decides and says why.
  */
-#include "service/server/gateway.h"
+#include "service/server/gateway_hold.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -32,6 +32,8 @@ struct mu_gateway_probe {
 
 struct mu_gateway_server {
     struct mu_gateway base;
+    struct mu_gateway_hold hold;
+    bool holds; /* the URL does not forbid it */
     struct mu_env *env;
     struct mu_gateway_events events;
     struct mu_store_tcp_config config;
@@ -134,6 +136,7 @@ static void on_failed(void *context, int status, const char *text)
     note_end(r, status, r->why.text);
     r->leaving = r->store;
     r->store = NULL;
+    mu_gateway_hold_leave(&r->hold);
     mu_store_close(r->leaving, on_left, r);
 }
 
@@ -169,6 +172,8 @@ static int open_store(struct mu_gateway_server *r)
     if (err != 0) {
         r->store = NULL;
         (void)mu_err(&r->why, err, "%s", muster_strerror(err));
+    } else {
+        mu_gateway_hold_open(&r->hold, r->store);
     }
     return err;
 }
@@ -194,6 +199,7 @@ static bool is_resting(const struct mu_gateway_op *o)
 
 static void forget(struct mu_gateway_server *r, struct mu_gateway_op *o)
 {
+    mu_gateway_hold_forget(o);
     if (o->counted) {
         *(mu_store_may_block(&o->base.request) ? &r->blocked : &r->busy) -= 1;
         o->counted = false;
@@ -211,15 +217,11 @@ static void end_op(struct mu_gateway_server *r, struct mu_gateway_op *o)
     o->done(o);
 }
 
-static void on_op_done(struct mu_store_op *op)
+/* An operation has ended, with what it has in `base`. */
+static void settle(struct mu_gateway_server *r, struct mu_gateway_op *o)
 {
-    struct mu_gateway_op *o = MU_CONTAINER_OF(op, struct mu_gateway_op, remote);
-    struct mu_gateway_server *r = o->gateway;
     struct mu_backing_op *b = &o->base;
 
-    b->status = op->status;
-    b->reply = op->reply;
-    b->errmsg = op->errmsg;
     if (b->status == MUSTER_ECLOSED && r->leaving != NULL && !r->closing) {
         if (is_patient(r) && !o->canceled) {
             hold(r, o); /* this store was never ready: nothing was sent */
@@ -237,6 +239,17 @@ static void on_op_done(struct mu_store_op *op)
     }
     b->unknown = b->status != 0;
     end_op(r, o);
+}
+
+static void on_op_done(struct mu_store_op *op)
+{
+    struct mu_gateway_op *o = MU_CONTAINER_OF(op, struct mu_gateway_op, remote);
+    struct mu_gateway_server *r = o->gateway;
+
+    o->base.status = op->status;
+    o->base.reply = op->reply;
+    o->base.errmsg = op->errmsg;
+    settle(r, o);
     finish_turn(r);
 }
 
@@ -312,14 +325,31 @@ static void send(struct mu_gateway_server *r, struct mu_gateway_op *o)
     }
     o->remote = (struct mu_store_op){
         .request = o->base.request, .done = on_op_done, .change = on_op_change};
+    if (o->fetch.len != 0) {
+        o->remote.method = MU_STORE_METHOD_FETCH;
+        o->remote.payload = o->fetch;
+    }
     if (o->deadline.ns != 0 && o->deadline.ns != MU_MONO_NEVER.ns) {
         o->remote.timeout_ms = left == 0                ? 1
                                : left > UINT32_MAX / 2u ? UINT32_MAX / 2u
                                                         : (uint32_t)left;
     }
+    mu_gateway_hold_sending(&r->hold, &o->base.request);
     mu_store_submit(r->store, &o->remote);
     if (p != NULL) {
         probe(r, o, p);
+    }
+}
+
+/* Sends an operation as a call of its own, now or when there is a store. */
+static void pass(struct mu_gateway_server *r, struct mu_gateway_op *o)
+{
+    if (r->closing) {
+        fail_soon(r, o, MUSTER_ECLOSED, muster_strerror(MUSTER_ECLOSED));
+    } else if (r->store == NULL) {
+        hold(r, o);
+    } else {
+        send(r, o);
     }
 }
 
@@ -337,12 +367,46 @@ static void remote_submit(struct mu_gateway *k, struct mu_backing_client *client
                   "too many operations wait through this server; use another server, or wait less");
     } else {
         count(r, o);
-        if (r->store == NULL) {
-            hold(r, o);
-        } else {
-            send(r, o);
+        if (!mu_gateway_hold_take(&r->hold, o)) {
+            pass(r, o);
         }
     }
+}
+
+static struct mu_gateway_server *server_of(struct mu_gateway_hold *h)
+{
+    return MU_CONTAINER_OF(h, struct mu_gateway_server, hold);
+}
+
+static void pass_held(struct mu_gateway_hold *h, struct mu_gateway_op *o)
+{
+    pass(server_of(h), o);
+}
+
+static void end_held(struct mu_gateway_hold *h, struct mu_gateway_op *o)
+{
+    settle(server_of(h), o);
+}
+
+static bool recall_lent(struct mu_gateway_hold *h, struct mu_span payload)
+{
+    struct mu_gateway_server *r = server_of(h);
+
+    return r->events.recalled != NULL && r->events.recalled(r->events.context, payload);
+}
+
+static void tell_lends(struct mu_gateway_hold *h, int status)
+{
+    struct mu_gateway_server *r = server_of(h);
+
+    if (r->events.lends != NULL && !r->closing) {
+        r->events.lends(r->events.context, status);
+    }
+}
+
+static void end_held_turn(struct mu_gateway_hold *h)
+{
+    finish_turn(server_of(h));
 }
 
 static void on_again(struct mu_timer *timer)
@@ -364,6 +428,13 @@ static bool remote_cancel(struct mu_gateway *k, struct mu_gateway_op *o)
     struct mu_gateway_server *r = remote_of(k);
 
     o->canceled = true;
+    if (mu_gateway_hold_cancel(&r->hold, o)) {
+        forget(r, o);
+        return true;
+    }
+    if (o->add.call != NULL) {
+        return false; /* it is under way with others, and ends with them */
+    }
     if (is_resting(o)) {
         mu_list_remove(&o->base.link); /* it waits here, for a try or for its end */
         forget(r, o);
@@ -409,6 +480,7 @@ static void on_soon(struct mu_timer *timer)
         void *context = r->context;
 
         MU_ASSERT(r->busy == 0 && r->blocked == 0 && r->probes == 0);
+        mu_gateway_hold_fini(&r->hold);
         mu_free(r);
         closed(context);
     }
@@ -429,6 +501,7 @@ static void remote_close(struct mu_gateway *k, bool drop, void (*closed)(void *c
         fail_soon(r, MU_CONTAINER_OF(it, struct mu_gateway_op, base.link), MUSTER_ECLOSED,
                   muster_strerror(MUSTER_ECLOSED));
     }
+    mu_gateway_hold_leave(&r->hold);
     if (r->store != NULL) {
         r->leaving = r->store;
         r->store = NULL;
@@ -443,6 +516,7 @@ static void remote_drop(struct mu_gateway *k)
     struct mu_gateway_server *r = remote_of(k);
 
     mu_env_timer_arm(r->env, &r->again, MU_MONO_NEVER);
+    mu_gateway_hold_fini(&r->hold);
     mu_free(r);
 }
 
@@ -457,21 +531,32 @@ static const struct mu_gateway_kind remote_kind = {
     .drop = remote_drop,
 };
 
+struct mu_gateway_hold *mu_gateway_hold(struct mu_gateway *k)
+{
+    return k->kind == &remote_kind ? &remote_of(k)->hold : NULL;
+}
+
 /* --- life ------------------------------------------------------------------------------------- */
 
-static int parse_connect(const struct mu_url *url, uint32_t *connect_ms,
-                         struct mu_errmsg *reterr_msg)
+static int parse_params(const struct mu_url *url, uint32_t *connect_ms, bool *holds,
+                        struct mu_errmsg *reterr_msg)
 {
+    const char *hold = mu_url_param(url, "hold");
     const char *text = mu_url_param(url, "connect");
     char *end;
     long long v;
 
     for (size_t i = 0; i < url->param_count; i++) {
-        if (strcmp(url->params[i].name, "connect") != 0) {
+        if (strcmp(url->params[i].name, "connect") != 0 &&
+            strcmp(url->params[i].name, "hold") != 0) {
             return mu_err(reterr_msg, MUSTER_EURL,
                           "a backing's tcp: URL has no parameter \"%.64s\"", url->params[i].name);
         }
     }
+    if (hold != NULL && strcmp(hold, "yes") != 0 && strcmp(hold, "no") != 0) {
+        return mu_err(reterr_msg, MUSTER_EURL, "the URL's hold=%.64s is neither yes nor no", hold);
+    }
+    *holds = hold == NULL || strcmp(hold, "yes") == 0;
     if (text == NULL) {
         return 0;
     }
@@ -485,7 +570,7 @@ static int parse_connect(const struct mu_url *url, uint32_t *connect_ms,
     return 0;
 }
 
-static int parse_url(const char *text, struct mu_store_tcp_config *config,
+static int parse_url(const char *text, struct mu_store_tcp_config *config, bool *holds,
                      struct mu_errmsg *reterr_msg)
 {
     struct mu_url url;
@@ -493,7 +578,7 @@ static int parse_url(const char *text, struct mu_store_tcp_config *config,
 
     *config = mu_store_tcp_config_defaults();
     config->protocol = MU_STORE_TCP_MUSTER;
-    config->name = "gateway";
+    config->name = MU_GATEWAY_NAME;
     config->wire_keys = true;
     if (err == 0 && url.path[0] != '\0' && strcmp(url.path, "/") != 0) {
         err =
@@ -501,7 +586,7 @@ static int parse_url(const char *text, struct mu_store_tcp_config *config,
                    "a backing's tcp: URL has no path, since all of that server's keys are served");
     }
     if (err == 0) {
-        err = parse_connect(&url, &config->connect_ms, reterr_msg);
+        err = parse_params(&url, &config->connect_ms, holds, reterr_msg);
     }
     if (err == 0) {
         err = mu_addr_parse(url.authority, DEFAULT_PORT, &config->addr, reterr_msg);
@@ -515,8 +600,9 @@ static int parse_url(const char *text, struct mu_store_tcp_config *config,
 int mu_gateway_server_check(const char *url, struct mu_errmsg *reterr_msg)
 {
     struct mu_store_tcp_config config;
+    bool holds;
 
-    return parse_url(url, &config, reterr_msg);
+    return parse_url(url, &config, &holds, reterr_msg);
 }
 
 int mu_gateway_server_new(struct mu_env *env, const char *url,
@@ -536,11 +622,17 @@ int mu_gateway_server_new(struct mu_env *env, const char *url,
     mu_list_init(&r->held);
     mu_timer_init(&r->again, on_again);
     mu_timer_init(&r->soon, on_soon);
-    err = parse_url(url, &r->config, reterr_msg);
+    err = parse_url(url, &r->config, &r->holds, reterr_msg);
     if (err != 0) {
         mu_free(r);
         return err;
     }
+    mu_gateway_hold_init(&r->hold, env, r->holds,
+                         &(struct mu_gateway_hold_events){.pass = pass_held,
+                                                          .ended = end_held,
+                                                          .recalled = recall_lent,
+                                                          .lends = tell_lends,
+                                                          .turn_ended = end_held_turn});
     (void)mu_addr_format(&r->config.addr, r->addr, sizeof(r->addr));
     be_patient(r);
     /* Connects on the next turn: until then the gateway can be dropped. */

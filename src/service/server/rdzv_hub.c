@@ -53,6 +53,10 @@ static void delete_keys(struct mu_rdzv_run *run, uint64_t incarnation, const uin
     if (round != NULL) {
         n += snprintf(prefix + n, sizeof(prefix) - (size_t)n, "%" PRIu64 "/", *round);
     }
+    if (run->hub->on.delete_prefix != NULL) {
+        run->hub->on.delete_prefix(run->hub->on.context, mu_span(prefix, (size_t)n));
+        return;
+    }
     mu_ks_delete_prefix(run->hub->on.ks, mu_span(prefix, (size_t)n), &removed);
     if (removed != 0) {
         mu_log(MUSTER_LOG_DEBUG, "RDZV-KEYS-DELETED", "prefix=\"%s\" keys=%zu", prefix, removed);

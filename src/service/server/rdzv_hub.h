@@ -61,7 +61,10 @@ struct mu_rdzv_hub_config {
 struct mu_rdzv_hub_base {
     struct mu_rpc_server *wire;
     struct mu_keyspace *ks; /* the keys of rounds */
-    bool keys_outlive;      /* some may be there from a server before this one */
+    /** Deletes the keys with this prefix, now or soon. NULL: now. */
+    void (*delete_prefix)(void *context, struct mu_span prefix);
+    void *context;
+    bool keys_outlive; /* some may be there from a server before this one */
     struct mu_status_events *events;
     struct mu_buf *scratch; /* an answer being made */
 };

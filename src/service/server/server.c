@@ -1,3 +1,5 @@
+#include "service/server/gateway_hold.h"
+#include "service/server/gateway_hold.h"
 #include "service/server/server_internal.h"
 
 #include <inttypes.h>
@@ -29,6 +31,8 @@ struct mu_store_server_config mu_store_server_config_defaults(void)
         .backlog_bytes_max = (size_t)4 << 20,
         .eof_grace_ms = 25,
         .drain_ms = 5000,
+        .holds = true,
+        .hold = mu_holds_config_defaults(),
     };
 }
 
@@ -62,6 +66,8 @@ void mu_store_server_config_fit(struct mu_store_server_config *config, uint64_t 
 static void rearm(struct mu_store_server *s)
 {
     mu_mono_t at = mu_mono_min(mu_ks_deadline(&s->ks), mu_store_commit_deadline(s));
+
+    at = mu_mono_min(at, mu_holds_deadline(&s->holds));
 
     if (at.ns != s->timer.node.at.ns || !mu_heap_contains(&s->timer.node)) {
         mu_env_timer_arm(s->env, &s->timer, at);
@@ -214,6 +220,7 @@ void mu_store_server_finish_turn(struct mu_store_server *s)
 {
     do {
         mu_rdzv_hub_pump(&s->hub);
+        mu_store_holds_pump(s);
         mu_ks_tell_owners(&s->ks);
         mu_store_commit_pump(s);
         mu_rpc_server_flush(&s->wire);
@@ -233,6 +240,7 @@ static void on_timer(struct mu_timer *timer)
 
     mu_rpc_server_feel_pulse(&s->wire);
     mu_ks_tick(&s->ks, mu_env_now(s->env).mono);
+    mu_holds_tick(&s->holds, mu_env_now(s->env).mono);
     mu_store_server_finish_turn(s);
 }
 
@@ -293,7 +301,10 @@ static int load_disk(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
 
 static int open_backing(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
 {
-    struct mu_gateway_events events = {.turn_ended = on_backing_turn, .context = s};
+    struct mu_gateway_events events = {.turn_ended = on_backing_turn,
+                                       .recalled = mu_store_lend_recalled,
+                                       .lends = mu_store_holds_lends,
+                                       .context = s};
     int err;
 
     if (s->config.backing == NULL) {
@@ -307,6 +318,8 @@ static int open_backing(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
     s->config.backing = NULL; /* the pointer was the caller's */
     if (err == 0) {
         s->executor = mu_executor_backed();
+        s->grants = s->config.holds && mu_gateway_hold(s->backing) != NULL &&
+                    mu_gateway_hold(s->backing)->wanted;
     }
     return err;
 }
@@ -336,6 +349,7 @@ static void free_memory(struct mu_store_server *s)
     mu_rpc_server_fini(&s->wire);
     mu_buf_fini(&s->scratch);
     mu_buf_fini(&s->commit_journal);
+    mu_store_holds_fini(s);
     mu_ks_fini(&s->ks);
     mu_free(s);
 }
@@ -369,6 +383,8 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_rdzv_hub_init(&s->hub, &s->config.rdzv,
                      &(struct mu_rdzv_hub_base){.wire = &s->wire,
                                                 .ks = &s->ks,
+                                                .delete_prefix = mu_store_holds_delete,
+                                                .context = s,
                                                 .keys_outlive = config->disk != NULL,
                                                 .events = &s->events,
                                                 .scratch = &s->scratch});
@@ -389,6 +405,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_env_entropy(env, &s->ks.lease_id, sizeof(s->ks.lease_id));
     s->ks.lease_id >>= 2;
     s->executor = mu_executor_local(&s->ks);
+    mu_store_holds_init(s);
     err = load_disk(s, reterr_msg);
     if (err == 0) {
         err = open_backing(s, reterr_msg);
@@ -475,6 +492,7 @@ void mu_store_server_free(struct mu_store_server *s)
 
 void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_server_stats *ret_stats)
 {
+    const struct mu_gateway_hold *hold = s->backing == NULL ? NULL : mu_gateway_hold(s->backing);
     uint64_t frames_in;
     uint64_t frames_out;
 
@@ -490,6 +508,14 @@ void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_serv
     ret_stats->revision = s->ks.revision;
     ret_stats->waits = s->ks.wait_count;
     ret_stats->watches = s->ks.watch_count;
+    ret_stats->holds = s->holds.holds;
+    ret_stats->granted = s->holds.granted;
+    ret_stats->recalls = s->holds.recalls;
+    if (hold != NULL) {
+        ret_stats->cached = hold->cache.count;
+        ret_stats->cache_hits = hold->cache.hits;
+        ret_stats->cache_misses = hold->cache.misses;
+    }
     ret_stats->disk_full = s->disk_full ? 1 : 0;
     ret_stats->runs = s->hub.busy_count;
     ret_stats->members = s->hub.members;

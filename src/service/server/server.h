@@ -32,6 +32,7 @@
 #include "core/disk.h"
 #include "core/env.h"
 #include "core/err.h"
+#include "proto/store/holds.h"
 #include "proto/store/keyspace.h"
 #include "proto/rpc/rpc.h"
 #include "proto/store/torch_server.h"
@@ -58,6 +59,9 @@ struct mu_store_server_config {
      * disk. */
     const char *backing;
     bool backing_ends; /* the keys are deleted when the server drains */
+    bool holds; /* gateways may answer for keys. Not with a disk: who comes back from it does not
+                   know what it has granted. Yes */
+    struct mu_holds_config hold;
     enum mu_sync sync;
     uint32_t sync_interval_ms; /* 100 */
     size_t
@@ -112,6 +116,8 @@ struct mu_store_server_stats {
     uint64_t runs, members;                            /* of rendezvous, now */
     uint64_t joins, rounds, losses, restarts, notices; /* of rendezvous, in all */
     uint64_t exclusions, excluded_joins;
+    uint64_t holds, granted, recalls;          /* keys that gateways answer for; ever; asked back */
+    uint64_t cached, cache_hits, cache_misses; /* of a gateway */
     uint64_t bytes_in, bytes_out, messages_in, messages_out; /* of all connections */
 };
 void mu_store_server_stats(const struct mu_store_server *server,

@@ -7,6 +7,8 @@
  *     session.c   native sessions: their calls, on top of wire/rpc_server.h
  *     calls.c     the store's operations as native calls
  *     lent.c      answers of these that share their values with the keyspace
+ *     hold_calls.c  keys that gateways may answer for, and changes that wait until they do not
+ *     lend_calls.c  the same where this is a gateway itself
  *     status.c    how it stands, in words for people and programs
  *     gateway_serve.c    requests of both wires where the keys are elsewhere
  *     gateway_lease.c  a session's keys where another server has them
@@ -66,6 +68,19 @@ struct mu_store_session {
     size_t backlog;                /* bytes in the backlogs of its watches */
     size_t joins;                  /* of its calls, those that are memberships of a rendezvous */
     size_t memory;                 /* counted in server->buffer_bytes */
+    /* Held keys: see hold_calls.c. */
+    struct mu_holder *holder; /* a gateway's; NULL: it holds nothing */
+    bool lends;               /* others may hold what it holds */
+    uint64_t era;             /* at a gateway: of the session in which it was lent what it holds */
+    struct mu_list unsure;    /* server->unsure: it was not told that it may hold keys */
+    uint64_t hold_id;         /* the call whose items ask keys back */
+    struct mu_buf recalls;    /* keys that it was not asked back yet, as they are sent */
+    size_t recall_count;
+    struct mu_list recalled;      /* server->recalled: there are some */
+    struct mu_ks_owner owner;     /* of the writer */
+    struct mu_hold_writer writer; /* the first of `deferred` */
+    struct mu_list deferred;      /* its calls, from one on that waits for keys to be given back */
+    struct mu_gateway_client client; /* where the keys are with another server */
 };
 
 /* A store's call that could not be answered at once: a wait, a pop, a watch. */
@@ -94,6 +109,12 @@ struct mu_store_server {
     struct mu_env *env;
     struct mu_store_server_config config;
     struct mu_keyspace ks; /* empty where the keys are elsewhere */
+    struct mu_holds holds; /* who answers for them */
+    bool grants;           /* gateways may do so */
+    struct mu_list recalled;
+    struct mu_list recalling; /* keys that the other server wants back: lend_calls.c */
+    struct mu_list unsure;    /* sessions that would hold keys, if the other server lets us lend */
+    struct mu_list prefixes;  /* of keys to delete once they are given back: struct prefix_job */
     struct mu_executor executor;
     struct mu_gateway *backing; /* NULL: the keys are in the keyspace */
     bool backing_closing;
@@ -229,8 +250,42 @@ struct mu_store_session *mu_store_session_of(const struct mu_rpc_served *call);
  * for that, and it is to be copied. */
 struct mu_rpc_lent *mu_store_lent_new(const struct mu_store_reply *reply);
 
+/* hold_calls.c */
+/** Starts to grant keys, if the server does that. */
+void mu_store_holds_init(struct mu_store_server *s);
+void mu_store_holds_fini(struct mu_store_server *s);
+/** A call: one of the store's, or one about held keys. All of a session's take effect in order. */
+void mu_store_holds_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+/** Asks keys back, and goes on with changes that waited for them. At the end of a turn. */
+void mu_store_holds_pump(struct mu_store_server *s);
+/** Whether a native call may change its keys now. False: session->writer waits. MUSTER_ENOMEM goes
+ * to `*ret_err`. */
+bool mu_store_holds_may(struct mu_store_session *session, const struct mu_store_request *q,
+                        int *ret_err);
+/** The session is over. */
+void mu_store_holds_leave(struct mu_store_session *session);
+/** Deletes all keys with this prefix, now or when they were given back. */
+void mu_store_holds_delete(void *server, struct mu_span prefix);
+
+/** Starts the lease of the session's holder again, by a call that came then; 0: not now, or the
+ * call is old: its gateway counts from there, and may be dead by now. */
+uint32_t mu_store_holds_renew(struct mu_store_session *session, mu_mono_t asked);
+/** Whether keys may be held through this gateway is known now: 0, or why not. */
+void mu_store_holds_lends(void *server, int status);
+
+/* lend_calls.c */
+/** At a gateway: when what a session is lent must be over; 0: it is lent no longer. */
+mu_mono_t mu_store_lend_until(struct mu_store_session *session);
+/** A fetch at a gateway. */
+void mu_store_lend_fetch(struct mu_store_session *session, uint64_t id, struct mu_span payload);
+/** Keys that the other server wants back. False: nobody holds them through this gateway. */
+bool mu_store_lend_recalled(void *server, struct mu_span payload);
+void mu_store_lend_fini(struct mu_store_server *s);
+
 /* calls.c */
-void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+/** Executes a call. False: keys that it changes have to be given back first; session->writer waits
+ * for them, and nothing has happened. */
+bool mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event);
 /** Whether items of the call wait, so that a new one must wait behind them. */
 bool mu_store_calls_waiting(struct mu_store_session *session, uint64_t id);
 /** An item could not be sent for want of credit: kept, or the watch ends. */

@@ -49,7 +49,7 @@ static void start_call(struct mu_rpc_session *base, const struct mu_rpc_event *e
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_STORE_METHOD_CLOCK))) {
         mu_store_clock_start(session, event);
     } else {
-        mu_store_calls_start(session, event);
+        mu_store_holds_start(session, event);
     }
 }
 
@@ -87,11 +87,16 @@ static struct mu_rpc_session *session_new(struct mu_rpc_server *wire,
 {
     struct mu_store_session *session = mu_calloc(1, sizeof(*session));
 
-    (void)hello;
     if (session == NULL) {
         return NULL;
     }
+    /* A gateway's clients may be of PyTorch's wire, whose answers must come in order. */
+    session->client.in_order = mu_span_eq(hello->name, MU_SPAN_LIT(MU_GATEWAY_NAME));
     session->server = server_of(wire);
+    mu_list_init(&session->recalled);
+    mu_list_init(&session->unsure);
+    mu_list_init(&session->deferred);
+    mu_buf_init(&session->recalls, session->server->config.backlog_bytes_max);
     return &session->base;
 }
 
@@ -101,6 +106,7 @@ static void session_free(struct mu_rpc_session *base)
     struct mu_store_server *s = session->server;
     uint64_t lease = session->lease;
 
+    mu_store_holds_leave(session);
     mu_store_gate_lease_end(session);
     mu_store_commit_forget(s, session);
     mu_store_account(s, &session->memory, 0);

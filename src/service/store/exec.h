@@ -16,6 +16,8 @@ struct mu_ks_owner {
     void (*ready)(struct mu_ks_owner *owner, struct mu_ks_wait *wait);
     void (*changed)(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
                     const struct mu_change *change);
+    /** Keys that a change of its waited for were given back: it asks again. NULL: it asks never. */
+    void (*unheld)(struct mu_ks_owner *owner);
 };
 
 /** Tells all waiters and watchers of a keyspace what happened. To be called after every change. */

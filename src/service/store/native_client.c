@@ -136,12 +136,14 @@ static int send_flight(struct native_store *s, struct flight *f)
                           : left > UINT32_MAX / 2u ? UINT32_MAX / 2u
                                                    : (uint32_t)left;
     uint64_t id = 0;
-    int err = encode_request(s, &op->request);
+    int err = op->method != NULL ? 0 : encode_request(s, &op->request);
 
     if (err == 0) {
-        err =
-            mu_rpc_client_call(&s->rpc, mu_span_str(mu_store_verb_facts(op->request.verb)->method),
-                               mu_buf_span(&s->scratch), timeout_ms, &id);
+        err = mu_rpc_client_call(
+            &s->rpc,
+            mu_span_str(op->method != NULL ? op->method
+                                           : mu_store_verb_facts(op->request.verb)->method),
+            op->method != NULL ? op->payload : mu_buf_span(&s->scratch), timeout_ms, &id);
     }
     mu_buf_trim(&s->scratch, 1 << 20);
     if (err != 0) {
@@ -272,6 +274,11 @@ static void on_reply(void *context, uint64_t id, int status, struct mu_span payl
         end_flight(s, f, status, payload.len != 0 ? text : NULL);
         return;
     }
+    if (f->op->method != NULL) {
+        f->op->reply = (struct mu_store_reply){.values = &payload, .value_count = 1};
+        end_flight(s, f, 0, NULL);
+        return;
+    }
     err = mu_store_reply_decode(payload, PARTS_MAX, &f->op->reply, &parts);
     if (err == 0 && f->op->request.verb == MU_STORE_LIST_KEYS && !s->wire_keys) {
         f->op->reply.value_count = strip_slashes(parts, f->op->reply.value_count);
@@ -290,6 +297,10 @@ static void on_item(void *context, uint64_t id, struct mu_span payload)
     if (f == NULL) {
         /* The op has ended, but there was no memory to tell the server: tells it now. */
         (void)mu_rpc_client_cancel(&s->rpc, id);
+        return;
+    }
+    if (f->op->item != NULL) {
+        f->op->item(f->op, payload);
         return;
     }
     if (f->op->change != NULL && mu_store_change_decode(payload, &change) == 0 &&

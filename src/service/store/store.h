@@ -25,6 +25,14 @@ struct mu_store_op {
     void (*done)(struct mu_store_op *op);
     /** MU_STORE_WATCH: a change, lent for the call. */
     void (*change)(struct mu_store_op *op, const struct mu_change *change);
+    /**
+     * For the native engine: a call of this method with this payload, in place of the request,
+     * whose verb says only whether the call may be repeated. Its answer is the one value of the
+     * reply; its items go to `item`, lent for the call. NULL: the request.
+     */
+    const char *method;
+    struct mu_span payload;
+    void (*item)(struct mu_store_op *op, struct mu_span payload);
     int status;
     struct mu_store_reply reply;
     struct mu_errmsg errmsg;

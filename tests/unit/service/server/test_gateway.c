@@ -12,7 +12,8 @@
 #include "sim.h"
 
 #define PORT    29500
-#define CLIENTS 3 /* the last one goes to the server itself */
+#define CLIENTS 4 /* two at the gateway, one at the server, one at a gateway to the gateway */
+#define DEEP    3
 #define CALLS   40
 
 struct client {
@@ -24,8 +25,8 @@ struct client {
 
 struct world {
     struct mu_sim *sim;
-    struct mu_sim_proc *procs[2]; /* the server, the gateway */
-    struct mu_store_server *servers[2];
+    struct mu_sim_proc *procs[3]; /* the server, the gateway, a gateway to that */
+    struct mu_store_server *servers[3];
     struct client clients[CLIENTS];
 };
 
@@ -38,6 +39,8 @@ static void server_stopped(void *context, int status, const char *why)
     (void)why;
 }
 
+static const char *backing = "tcp://server?connect=5000";
+
 static int start_server(struct mu_env *env, void *arg)
 {
     struct mu_store_server **server = arg;
@@ -46,7 +49,9 @@ static int start_server(struct mu_env *env, void *arg)
 
     config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
     config.stopped = server_stopped;
-    config.backing = server == &the_world->servers[1] ? "tcp://server?connect=5000" : NULL;
+    config.backing = server == &the_world->servers[1]   ? backing
+                     : server == &the_world->servers[2] ? "tcp://gateway?connect=5000"
+                                                        : NULL;
     return mu_store_server_start(env, &config, server, &msg);
 }
 
@@ -63,7 +68,7 @@ static int start_client(struct mu_env *env, void *arg)
 
 static struct world *open_world(void)
 {
-    static const char *const names[] = {"server", "gateway"};
+    static const char *const names[] = {"server", "gateway", "deep"};
     struct mu_sim_config config = {.seed = 7, .faults = mu_sim_faults_none()};
     struct world *w = calloc(1, sizeof(*w));
     char name[16];
@@ -72,14 +77,14 @@ static struct world *open_world(void)
     the_world = w;
     muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
     w->sim = mu_sim_new(&config);
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 3; i++) {
         w->procs[i] =
             mu_sim_proc_new(mu_sim_host_new(w->sim, names[i]),
                             &(struct mu_sim_program){
                                 .name = names[i], .start = start_server, .arg = &w->servers[i]});
     }
     for (size_t i = 0; i < CLIENTS; i++) {
-        w->clients[i] = (struct client){.world = w, .host = names[i < CLIENTS - 1]};
+        w->clients[i] = (struct client){.world = w, .host = names[i == DEEP ? 2 : i < 2 ? 1 : 0]};
         (void)snprintf(name, sizeof(name), "client%zu", i);
         w->clients[i].proc =
             mu_sim_proc_new(mu_sim_host_new(w->sim, name),
@@ -207,10 +212,11 @@ static void test_gateway_serves_the_keys_of_the_other_server(void **state)
     close_world(w);
 }
 
-static void test_gateway_waits_cost_one_call_each_on_one_connection(void **state)
+static void test_gateway_waits_for_one_key_share_a_call(void **state)
 {
     static struct call calls[CALLS];
     struct world *w = open_world();
+    struct call c = {0};
     uint64_t messages;
 
     (void)state;
@@ -219,16 +225,131 @@ static void test_gateway_waits_cost_one_call_each_on_one_connection(void **state
         begin(&w->clients[i % 2], &calls[i], MU_STORE_WAIT, "later", NULL);
     }
     mu_sim_run_for(w->sim, MU_NS_PER_S);
-    assert_int_equal(stats(w, 0).waits, CALLS);
+    assert_int_equal(stats(w, 0).waits, 1);
     assert_int_equal(stats(w, 0).connections, 2); /* the gateway's, and that of the last client */
     messages = stats(w, 0).messages_in;
     mu_sim_run_for(w->sim, 4 * MU_NS_PER_S);
-    assert_int_equal(stats(w, 0).messages_in, messages);
-    /* Who is gone waits for nothing. */
+    /* Nothing but the lease, for what will be held when they end. */
+    assert_in_range(stats(w, 0).messages_in, messages + 3, messages + 5);
+    /* Who is gone waits for nothing; the others wait on. */
     mu_sim_kill(w->clients[0].proc, MU_SIM_KILL_PROCESS);
     mu_sim_run_for(w->sim, 12 * MU_NS_PER_S); /* its session's grace, and a little */
-    assert_int_equal(stats(w, 0).waits, CALLS / 2);
+    assert_int_equal(stats(w, 0).waits, 1);
+    assert_int_equal(do_it(&w->clients[2], &c, MU_STORE_SET, "later", "v"), 0);
+    mu_sim_run_for(w->sim, MU_NS_PER_S);
+    for (size_t i = 1; i < CALLS; i += 2) {
+        assert_true(calls[i].ended == 1 && calls[i].op.status == 0);
+    }
     close_world(w);
+}
+
+static void test_gateway_answers_for_keys_until_they_change(void **state)
+{
+    struct world *w = open_world();
+    struct call c = {0};
+    uint64_t messages;
+
+    (void)state;
+    assert_int_equal(do_it(&w->clients[2], &c, MU_STORE_SET, "k", "v"), 0);
+    assert_int_equal(do_it(&w->clients[0], &c, MU_STORE_GET, "k", NULL), 0);
+    messages = stats(w, 0).messages_in;
+    for (size_t i = 0; i < CALLS; i++) {
+        assert_int_equal(do_it(&w->clients[i % 2], &c, MU_STORE_GET, "k", NULL), 0);
+        assert_string_equal(c.text, "v");
+    }
+    assert_int_equal(stats(w, 0).messages_in, messages);
+    assert_int_equal(do_it(&w->clients[2], &c, MU_STORE_SET, "k", "new"), 0);
+    assert_int_equal(do_it(&w->clients[1], &c, MU_STORE_GET, "k", NULL), 0);
+    assert_string_equal(c.text, "new");
+    assert_int_equal(do_it(&w->clients[0], &c, MU_STORE_SET, "k", "newer"), 0);
+    assert_int_equal(do_it(&w->clients[1], &c, MU_STORE_GET, "k", NULL), 0);
+    assert_string_equal(c.text, "newer");
+    close_world(w);
+}
+
+static void test_gateway_lends_what_it_holds(void **state)
+{
+    struct world *w = open_world();
+    struct call c = {0};
+    uint64_t messages[2];
+
+    (void)state;
+    assert_int_equal(do_it(&w->clients[2], &c, MU_STORE_SET, "k", "v"), 0);
+    assert_int_equal(do_it(&w->clients[DEEP], &c, MU_STORE_GET, "k", NULL), 0);
+    messages[0] = stats(w, 0).messages_in;
+    messages[1] = stats(w, 1).messages_in;
+    for (size_t i = 0; i < CALLS; i++) {
+        assert_int_equal(do_it(&w->clients[DEEP], &c, MU_STORE_GET, "k", NULL), 0);
+        assert_string_equal(c.text, "v");
+    }
+    assert_int_equal(stats(w, 0).messages_in, messages[0]);
+    assert_int_equal(stats(w, 1).messages_in, messages[1]);
+    assert_int_equal(stats(w, 1).holds, 1);
+    /* Changes at the server, at the gateway, and behind it. */
+    assert_int_equal(do_it(&w->clients[2], &c, MU_STORE_SET, "k", "new"), 0);
+    assert_int_equal(stats(w, 1).holds, 0);
+    assert_int_equal(do_it(&w->clients[DEEP], &c, MU_STORE_GET, "k", NULL), 0);
+    assert_string_equal(c.text, "new");
+    assert_int_equal(do_it(&w->clients[0], &c, MU_STORE_SET, "k", "newer"), 0);
+    assert_int_equal(do_it(&w->clients[DEEP], &c, MU_STORE_GET, "k", NULL), 0);
+    assert_string_equal(c.text, "newer");
+    assert_int_equal(do_it(&w->clients[1], &c, MU_STORE_GET, "k", NULL), 0);
+    assert_int_equal(do_it(&w->clients[DEEP], &c, MU_STORE_SET, "k", "newest"), 0);
+    assert_int_equal(do_it(&w->clients[1], &c, MU_STORE_GET, "k", NULL), 0);
+    assert_string_equal(c.text, "newest");
+    close_world(w);
+}
+
+/* What is lent is over with the lease of who lent it, and not with its process. */
+static void test_gateway_that_dies_has_lent_for_a_lease(void **state)
+{
+    struct world *w = open_world();
+    struct call get = {0};
+    struct call set = {0};
+
+    (void)state;
+    assert_int_equal(do_it(&w->clients[2], &set, MU_STORE_SET, "k", "v"), 0);
+    assert_int_equal(do_it(&w->clients[DEEP], &get, MU_STORE_GET, "k", NULL), 0);
+    mu_sim_kill(w->procs[1], MU_SIM_KILL_PROCESS);
+    begin(&w->clients[2], &set, MU_STORE_SET, "k", "new");
+    mu_sim_run_for(w->sim, MU_NS_PER_S);
+    assert_int_equal(set.ended, 0);
+    assert_int_equal(do_it(&w->clients[DEEP], &get, MU_STORE_GET, "k", NULL), 0);
+    assert_string_equal(get.text, "v");
+    mu_sim_run_for(w->sim, 1300 * MU_NS_PER_MS);
+    assert_int_equal(set.ended, 1);
+    assert_int_equal(set.op.status, 0);
+    /* A gateway that has lent nothing holds nothing when it is dead. */
+    mu_sim_restart(w->procs[1]);
+    mu_sim_kill(w->procs[2], MU_SIM_KILL_PROCESS);
+    mu_sim_run_for(w->sim, 5 * MU_NS_PER_S);
+    assert_int_equal(do_it(&w->clients[1], &get, MU_STORE_GET, "k", NULL), 0);
+    assert_string_equal(get.text, "new");
+    mu_sim_kill(w->procs[1], MU_SIM_KILL_PROCESS);
+    begin(&w->clients[2], &set, MU_STORE_SET, "k", "newer");
+    mu_sim_run_for(w->sim, 200 * MU_NS_PER_MS);
+    assert_int_equal(set.ended, 1);
+    close_world(w);
+}
+
+/* With hold=no every operation is passed on by itself. */
+static void test_gateway_passes_on_what_it_may_not_hold(void **state)
+{
+    struct call c = {0};
+    struct world *w;
+    uint64_t messages;
+
+    (void)state;
+    backing = "tcp://server?connect=5000&hold=no";
+    w = open_world();
+    assert_int_equal(do_it(&w->clients[2], &c, MU_STORE_SET, "k", "v"), 0);
+    messages = stats(w, 0).messages_in;
+    for (size_t i = 0; i < CALLS; i++) {
+        assert_int_equal(do_it(&w->clients[0], &c, MU_STORE_GET, "k", NULL), 0);
+    }
+    assert_int_equal(stats(w, 0).messages_in, messages + CALLS);
+    close_world(w);
+    backing = "tcp://server?connect=5000";
 }
 
 /* Meets BLOCKED_MAX of service/server/gateway_server.c. */
@@ -236,10 +357,12 @@ static void test_gateway_lets_so_many_wait(void **state)
 {
     enum { WAITS = 32768 };
     struct call *calls = calloc(WAITS, sizeof(*calls));
-    struct world *w = open_world();
     struct call c = {0};
+    struct world *w;
 
     (void)state;
+    backing = "tcp://server?connect=5000&hold=no";
+    w = open_world();
     assert_non_null(calls);
     for (size_t i = 0; i < WAITS; i++) {
         begin(&w->clients[0], &calls[i], MU_STORE_WAIT, "later", NULL);
@@ -256,6 +379,7 @@ static void test_gateway_lets_so_many_wait(void **state)
     }
     assert_int_equal(do_it(&w->clients[1], &c, MU_STORE_WAIT, "later", NULL), 0);
     close_world(w);
+    backing = "tcp://server?connect=5000";
     free(calls);
 }
 
@@ -384,7 +508,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gateway_serves_the_keys_of_the_other_server),
-        cmocka_unit_test(test_gateway_waits_cost_one_call_each_on_one_connection),
+        cmocka_unit_test(test_gateway_waits_for_one_key_share_a_call),
+        cmocka_unit_test(test_gateway_answers_for_keys_until_they_change),
+        cmocka_unit_test(test_gateway_lends_what_it_holds),
+        cmocka_unit_test(test_gateway_that_dies_has_lent_for_a_lease),
+        cmocka_unit_test(test_gateway_passes_on_what_it_may_not_hold),
         cmocka_unit_test(test_gateway_lets_so_many_wait),
         cmocka_unit_test(test_gateway_lets_the_other_server_say_what_was_missing),
         cmocka_unit_test(test_gateway_names_a_server_that_is_lost_and_finds_it_again),
