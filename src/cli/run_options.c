@@ -8,6 +8,7 @@ static const char *const successions[] = {"majority", "any", "off", NULL};
 static const char *const start_methods[] = {"spawn", "fork", "forkserver", NULL};
 
 static const char *const exclude_actions[] = {"wait", "exit", NULL};
+static const char *const on_or_off[] = {"on", "off", NULL};
 static const char *const hang_actions[] = {"tell", "stacks", "restart", "exclude", NULL};
 
 static const char description[] =
@@ -134,6 +135,9 @@ static const struct cli_option options[] = {
      .whole = true},
     {"store-backing", "URL", "keep the workers' store in etcd (etcd://HOST,HOST/PREFIX)", CLI_TEXT,
      &parsed.store_backing, 0, .whole = true},
+    {"store-hold", "on, off",
+     "let the gateways of the workers' store answer repeated reads themselves (on)", CLI_TEXT,
+     &parsed.store_hold, 0, .whole = true, .of = on_or_off},
     {"warm", "MODULES", "restart workers from processes that have imported these (torch)", CLI_TEXT,
      &parsed.warm, 0, .whole = true, .otherwise = "torch"},
     {"http", "HOST:PORT", "serve a status page of the agent and its workers", CLI_TEXT,
@@ -189,6 +193,7 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
         .exclude_action = "wait",
         .hang = "60s",
         .hang_action = "tell",
+        .store_hold = "on",
         .check_timeout = 60,
     };
     err = cli_parse(&verb, &argc, &argv);

@@ -61,7 +61,7 @@ struct run_options {
     /* Our options. */
     double detect, grace, upscale_delay;
     uint64_t spares;
-    const char *signal_map, *verdict, *store_backing, *max_losses, *succession;
+    const char *signal_map, *verdict, *store_backing, *store_hold, *max_losses, *succession;
     const char *exclude_after, *exclude_action, *check;
     double exclude_for, check_timeout;
     const char *warm; /* modules, or NULL */

@@ -25,6 +25,7 @@ struct mu_agent_service_config mu_agent_service_config_defaults(void)
         .role = "default",
         .generation = MU_EXCHANGE_2,
         .share = true,
+        .holds = true,
         .store_ms = 60000,
         .verdict_ms = 2000,
         .check_ms = 60000,

@@ -46,6 +46,7 @@
 #define MU_AGENT_TAIL_BYTES  65536 /* of a worker's output, to distinguish a cause from an effect */
 
 struct mu_agent_service;
+struct mu_store_server;
 
 /* All pointers are borrowed for as long as the agent lives. */
 struct mu_agent_service_config {
@@ -62,6 +63,7 @@ struct mu_agent_service_config {
     bool sealed;         /* nodes speak to each other under the job's credential, which workers do
                             not know: workers reach their store through a gateway on their
                             loopback */
+    bool holds;          /* these gateways answer for keys, where the store lets them. Yes */
     bool virtual_local_rank;
     const char *signals_to_handle; /* or NULL */
     uint32_t store_ms;             /* to reach the round's store. 60 s */
@@ -202,6 +204,11 @@ void mu_agent_service_start(struct mu_agent_service *s);
 void mu_agent_service_signal(struct mu_agent_service *s, int signal);
 /** The process of a worker of the last attempt; 0: it never ran. */
 int64_t mu_agent_service_pid(const struct mu_agent_service *s, uint32_t local_rank);
+/** The servers of the workers' store at this node, in the round: the gateway of its workers, and
+ * the one that has the keys, which is at node 0. NULL: there is none. */
+void mu_agent_service_stores(const struct mu_agent_service *s,
+                             const struct mu_store_server **ret_gateway,
+                             const struct mu_store_server **ret_server);
 /** After `ended`. */
 void mu_agent_service_free(struct mu_agent_service *s);
 

@@ -294,6 +294,8 @@ int mu_agent_gateway_to_etcd(struct mu_agent_round *r, struct mu_errmsg *reterr_
 /** Serves the workers' store of another node, and tells the round the address. */
 int mu_agent_gateway_to_node(struct mu_agent_round *r, const char *host, uint16_t port,
                              struct mu_errmsg *reterr_msg);
+/** NULL: not yet, or not any more. */
+const struct mu_store_server *mu_agent_gateway_server(const struct mu_agent_gateway *b);
 /** When the gateway is gone, perhaps at once, r->gateway is NULL and the round is settled. */
 void mu_agent_gateway_end(struct mu_agent_gateway *b);
 

@@ -180,8 +180,9 @@ int mu_agent_gateway_to_node(struct mu_agent_round *r, const char *host, uint16_
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
     (void)snprintf(remote.host, sizeof(remote.host), "%s", host);
-    (void)snprintf(url, sizeof(url), "tcp://%s?connect=%" PRIu32,
-                   mu_addr_format(&remote, at, sizeof(at)), r->s->config.store_ms);
+    (void)snprintf(url, sizeof(url), "tcp://%s?connect=%" PRIu32 "&hold=%s",
+                   mu_addr_format(&remote, at, sizeof(at)), r->s->config.store_ms,
+                   r->s->config.holds ? "yes" : "no");
     config.backing = url;
     config.drain_ms = DRAIN_MS;
     err = mu_store_server_start(r->s->env, &config, &b->server, reterr_msg);
@@ -221,6 +222,11 @@ int mu_agent_gateway_to_etcd(struct mu_agent_round *r, struct mu_errmsg *reterr_
     b->asking = true;
     mu_store_submit(r->stores.store, &b->op);
     return 0;
+}
+
+const struct mu_store_server *mu_agent_gateway_server(const struct mu_agent_gateway *b)
+{
+    return b->server;
 }
 
 void mu_agent_gateway_end(struct mu_agent_gateway *b)

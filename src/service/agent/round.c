@@ -380,6 +380,16 @@ void mu_agent_round_exchange(struct mu_agent_round *r)
     }
 }
 
+void mu_agent_service_stores(const struct mu_agent_service *s,
+                             const struct mu_store_server **ret_gateway,
+                             const struct mu_store_server **ret_server)
+{
+    const struct mu_agent_round *r = s->round;
+
+    *ret_gateway = r == NULL || r->gateway == NULL ? NULL : mu_agent_gateway_server(r->gateway);
+    *ret_server = r == NULL || r->bootstrap == NULL ? NULL : mu_rdzv_bootstrap_server(r->bootstrap);
+}
+
 /* --- the barrier ------------------------------------------------------------------------------ */
 
 void mu_agent_round_barrier(struct mu_agent_round *r)

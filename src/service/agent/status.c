@@ -6,6 +6,7 @@
 #include <muster/version.h>
 
 #include "core/alloc.h"
+#include "service/server/server.h"
 
 int mu_agent_status_init(struct mu_agent_status *s, struct mu_env *env,
                          const struct mu_agent_service_config *config, const char *host)
@@ -87,6 +88,7 @@ void mu_agent_status_prepare(struct mu_agent_status *s, const struct mu_agent_at
 
 void mu_agent_status_started(struct mu_agent_status *s, const struct mu_agent_service *agent)
 {
+    s->agent = agent;
     if (strcmp(s->state, "starting") == 0) { /* no worker has failed already */
         s->state = "running";
     }
@@ -198,6 +200,7 @@ static const char *state_after(enum mu_agent_outcome outcome)
 void mu_agent_status_ended(struct mu_agent_status *s, const struct mu_agent_verdict *v)
 {
     s->ended = true;
+    s->agent = NULL;
     s->state = state_after(v->outcome);
     mark(s, MU_STATUS_OVER, 0, "");
     (void)snprintf(s->verdict, sizeof(s->verdict), "%s", v->text == NULL ? "" : v->text);
@@ -366,6 +369,39 @@ static void put_step_metrics(struct mu_status_text *t, const struct mu_agent_sta
     }
 }
 
+/* Of the servers of the workers' store that are here: the gateway's memory, and what the one that
+ * has the keys is asked. */
+static void put_store_metrics(struct mu_status_text *t, const struct mu_agent_status *s)
+{
+    const struct mu_store_server *gateway = NULL;
+    const struct mu_store_server *server = NULL;
+    struct mu_store_server_stats stats;
+
+    if (s->agent != NULL) {
+        mu_agent_service_stores(s->agent, &gateway, &server);
+    }
+    if (gateway != NULL) {
+        mu_store_server_stats(gateway, &stats);
+        put_figure(t, s, "muster_agent_store_cached_keys", "gauge",
+                   "Keys of the workers' store that the gateway answers for.", stats.cached);
+        put_figure(t, s, "muster_agent_store_cache_hits_total", "counter",
+                   "Reads of the round that it answered from memory.", stats.cache_hits);
+        put_figure(t, s, "muster_agent_store_cache_misses_total", "counter",
+                   "Reads that it had to pass on.", stats.cache_misses);
+    }
+    if (server != NULL) {
+        mu_store_server_stats(server, &stats);
+        put_figure(t, s, "muster_agent_store_messages_in_total", "counter",
+                   "Messages of the round to the workers' store.", stats.messages_in);
+        put_figure(t, s, "muster_agent_store_bytes_out_total", "counter", "Bytes that it sent.",
+                   stats.bytes_out);
+        put_figure(t, s, "muster_agent_store_granted_total", "counter",
+                   "How often a gateway was given a key to answer for.", stats.granted);
+        put_figure(t, s, "muster_agent_store_recalls_total", "counter",
+                   "How often one was asked back.", stats.recalls);
+    }
+}
+
 static int tell_metrics(void *context, struct mu_buf *out)
 {
     const struct mu_agent_status *s = context;
@@ -400,6 +436,7 @@ static int tell_metrics(void *context, struct mu_buf *out)
                       mu_agent_worker_state_name((enum mu_agent_worker_state)i), counts[i]);
     }
     put_step_metrics(&t, s);
+    put_store_metrics(&t, s);
     return t.err;
 }
 

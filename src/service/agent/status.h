@@ -48,6 +48,7 @@ struct mu_agent_status {
     struct mu_env *env;
     const struct mu_agent_service_config *config; /* borrowed, as is the next */
     const char *host;
+    const struct mu_agent_service *agent; /* borrowed; NULL: not yet, or it has ended */
     const char *state; /* static: "joining", "starting", "running", "stopping", or the outcome */
     mu_mono_t began;
     struct mu_agent_attempt attempt;

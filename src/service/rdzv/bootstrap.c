@@ -647,6 +647,11 @@ int mu_rdzv_bootstrap_start(struct mu_env *env, const struct mu_rdzv_bootstrap_c
     return 0;
 }
 
+const struct mu_store_server *mu_rdzv_bootstrap_server(const struct mu_rdzv_bootstrap *b)
+{
+    return b->server;
+}
+
 void mu_rdzv_bootstrap_end(struct mu_rdzv_bootstrap *b)
 {
     if (b->ending) {

@@ -86,6 +86,9 @@ struct mu_rdzv_bootstrap;
  * MUSTER_ENOMEM. */
 int mu_rdzv_bootstrap_start(struct mu_env *env, const struct mu_rdzv_bootstrap_config *config,
                             struct mu_rdzv_bootstrap **ret_bootstrap, struct mu_errmsg *reterr_msg);
+struct mu_store_server;
+/** The server at this node; NULL: there is none. */
+const struct mu_store_server *mu_rdzv_bootstrap_server(const struct mu_rdzv_bootstrap *b);
 /** Ends the server, if there is one; neither done nor failed comes any more. `ended` follows. */
 void mu_rdzv_bootstrap_end(struct mu_rdzv_bootstrap *b);
 

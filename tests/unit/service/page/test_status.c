@@ -9,6 +9,7 @@
 #include "codec/text/json_view.h"
 #include "failheap.h"
 #include "service/agent/status.h"
+#include "service/server/server.h"
 #include "service/state/donor_internal.h"
 
 /* --- a world that has nothing but a clock ----------------------------------------------------- */
@@ -255,6 +256,20 @@ static const struct mu_agent_attempt attempt = {
 };
 
 /* The agent itself is not there; this is all that is asked of it. */
+void mu_agent_service_stores(const struct mu_agent_service *s,
+                             const struct mu_store_server **ret_gateway,
+                             const struct mu_store_server **ret_server)
+{
+    (void)s;
+    *ret_gateway = *ret_server = NULL;
+}
+
+void mu_store_server_stats(const struct mu_store_server *server, struct mu_store_server_stats *ret)
+{
+    (void)server;
+    *ret = (struct mu_store_server_stats){0};
+}
+
 int64_t mu_agent_service_pid(const struct mu_agent_service *s, uint32_t local_rank)
 {
     (void)s;
