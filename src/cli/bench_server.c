@@ -58,7 +58,7 @@ static void on_stopped(void *context, int status, const char *why)
     (void)why;
 }
 
-static int run_child(struct child *c)
+static int run_child(struct child *c, const char *backing)
 {
     struct mu_store_server_config config = mu_store_server_config_defaults();
     struct mu_errmsg msg = {{0}};
@@ -69,6 +69,7 @@ static int run_child(struct child *c)
     (void)cli_raise_descriptor_limit();
     config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .host = "127.0.0.1"};
     config.stopped = on_stopped;
+    config.backing = backing;
     if (mu_uv_env_new(&c->uv) != 0) {
         return cli_fail(CLI_FAILED, "the server for the benchmark cannot start");
     }
@@ -102,7 +103,7 @@ static bool read_all(int fd, void *to, size_t len)
     return true;
 }
 
-int bench_server_start(struct bench_server *s)
+int bench_server_start(struct bench_server *s, const char *backing)
 {
     int ask[2];
     int answer[2];
@@ -115,7 +116,7 @@ int bench_server_start(struct bench_server *s)
 
         (void)close(ask[1]);
         (void)close(answer[0]);
-        _exit(run_child(&c));
+        _exit(run_child(&c, backing));
     }
     (void)close(ask[0]);
     (void)close(answer[1]);

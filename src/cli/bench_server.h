@@ -21,9 +21,10 @@ struct bench_server_figures {
     uint64_t cpu_us; /* of the process, user and system */
 };
 
-/** Forks; call it before there are threads. Returns 0, or an exit code after it has printed the
- * error. */
-int bench_server_start(struct bench_server *s);
+/** Forks; call it before there are threads. `backing` is NULL, or as that of a server. Returns 0,
+ * or an exit code after it has printed the error. Of several, the last one is to be stopped
+ * first. */
+int bench_server_start(struct bench_server *s, const char *backing);
 /** Returns false if the server is gone. */
 bool bench_server_figures(struct bench_server *s, struct bench_server_figures *ret);
 void bench_server_stop(struct bench_server *s);

@@ -64,6 +64,7 @@ int cmd_kv(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_bench_etcd(int argc, char **argv);
 int cmd_bench_rdzv(int argc, char **argv);
+int cmd_bench_job(int argc, char **argv);
 int cmd_dht(int argc, char **argv);
 int cmd_rdzv(int argc, char **argv);
 int cmd_p2pd(int argc, char **argv);

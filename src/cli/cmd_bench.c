@@ -239,7 +239,7 @@ int cmd_bench(int argc, char **argv)
                       .duration = 3,
                       .size = 64,
                       .op = "get"};
-    static const char *const operations[] = {"store", "rdzv", "etcd", NULL};
+    static const char *const operations[] = {"store", "rdzv", "etcd", "job", NULL};
     const struct cli_option options[] = {
         {"store", "URL", "the store (MUSTER_STORE)", CLI_TEXT, &b.url, 0},
         {"op", "OP", "the operation: get, set or add (get)", CLI_TEXT, &b.op, 0},
@@ -254,22 +254,26 @@ int cmd_bench(int argc, char **argv)
     };
     const struct cli_verb verb = {
         "bench",
-        "store --store URL [OPTIONS] | rdzv [OPTIONS] | etcd [OPTIONS]",
+        "store --store URL [OPTIONS] | rdzv [OPTIONS] | etcd [OPTIONS] | job [OPTIONS]",
         "Measures a store through this library and prints `name value unit` lines. All clients\n"
         "share one thread; `make bench` compares servers with its own load generator.\n"
         "`muster bench rdzv --help` describes how to measure a rendezvous,\n"
+        "`muster bench job --help` the start of a large job,\n"
         "`muster bench etcd --help` how to measure etcd by itself.",
         options,
         sizeof(options) / sizeof(options[0]),
         .operations = operations};
     int err;
 
-    /* These two have tables of their own. */
+    /* These have tables of their own. */
     if (argc >= 2 && strcmp(argv[1], "etcd") == 0) {
         return cmd_bench_etcd(argc - 1, argv + 1);
     }
     if (argc >= 2 && strcmp(argv[1], "rdzv") == 0) {
         return cmd_bench_rdzv(argc - 1, argv + 1);
+    }
+    if (argc >= 2 && strcmp(argv[1], "job") == 0) {
+        return cmd_bench_job(argc - 1, argv + 1);
     }
     err = cli_parse(&verb, &argc, &argv);
     if (err == 0 && strcmp(argv[0], "store") != 0) {

@@ -268,7 +268,7 @@ static int run(struct bench *b)
     int err = 0;
 
     if (b->address == NULL) {
-        err = bench_server_start(&b->server);
+        err = bench_server_start(&b->server, NULL);
         if (err != 0) {
             return err;
         }

@@ -23,7 +23,7 @@ static const struct {
     {"top", cmd_top, "show the status of a server, an agent or a download in a terminal"},
     {"stacks", cmd_stacks, "show what processes are doing, down to the line of Python"},
     {"doctor", cmd_doctor, "check this machine, other hosts or an etcd cluster"},
-    {"bench", cmd_bench, "measure a store, a rendezvous or etcd"},
+    {"bench", cmd_bench, "measure a store, a rendezvous, the start of a job or etcd"},
 };
 
 #define VERB_COUNT (sizeof(verbs) / sizeof(verbs[0]))

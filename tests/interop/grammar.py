@@ -269,6 +269,7 @@ def examples(w):
         "stacks": ["--pid", str(os.getpid())],
         "top": [w.page, "--once"], "doctor": None,  # says what is bad with this machine, too
         "bench store": kv + ["--duration", "50ms"], "bench rdzv": ["--nodes", "2"],
+        "bench job": ["--ranks", "16"],
         "bench etcd": None,  # needs etcd: bench/bench_etcd
         "run": ["--json", "--no-python", "/bin/true"],
     }
