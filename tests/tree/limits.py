@@ -56,7 +56,7 @@ WAIVED = {
     "beyond it a value is asked for by itself, and nothing is refused":
         "MU_HOLD_VALUE_MAX MU_FOUND_BYTES_MAX",
     "an array of that size in which the newest takes the place of the oldest":
-        "MU_RREF_LIVES_MAX MU_HOST_SEEN_MAX",
+        "MU_RREF_LIVES_MAX MU_HOST_SEEN_MAX guard.c:GUARDS_MAX",
     "how much is done at a time; beyond it there is another turn, and nothing is refused":
         "DHT_SOURCES_MAX MU_DHT_BATCH_MAX MU_TORCH_HINT_MAX MU_UV_READ_MAX MU_UV_CONN_READ_MAX "
         "MU_UV_BEHIND_MAX MU_UV_REST_MAX node.c:SPREAD_MAX node.c:FAILURES_MAX node_join.c:GAPS_MAX "

@@ -264,7 +264,7 @@ void mu_agent_settle(struct mu_agent_service *s)
         return;
     }
     if (s->freeing && mu_list_empty(&s->rounds) && !s->check.spawned && s->look == NULL &&
-        mu_agent_warm_end(s) && mu_agent_watchdog_idle(s)) {
+        mu_agent_warm_end(s) && mu_agent_watchdog_idle(s) && mu_agent_guards_end(s)) {
         if (s->rdzv != NULL) {
             struct mu_rdzv_handler *rdzv = s->rdzv;
 
@@ -647,6 +647,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     s->until = MU_MONO_NEVER;
     s->missed_at = MU_MONO_NEVER;
     mu_list_init(&s->rounds);
+    mu_list_init(&s->guards);
     mu_timer_init(&s->timer, on_timer);
     mu_timer_init(&s->end_timer, on_end_timer);
     mu_timer_init(&s->soon, on_soon);

@@ -4,6 +4,7 @@
  *     agent.c           life, the pump between machine and driver, the rendezvous
  *     round.c     the store of a round: ranks, the workers' store, the barrier
  *     gateway.c   the server on loopback, where workers do not go to their store themselves
+ *     guard.c     ports of rounds that are over, where late workers are turned away
  *     check.c     the command that decides whether this node may join
  *     failure.c   the first failure: publishing and reading it
  *     watchdog.c  whether our workers stand still; hang.c: what other agents say of theirs
@@ -193,6 +194,8 @@ struct mu_agent_service {
     struct mu_list rounds;
     struct mu_agent_round *round; /* in which workers run, or ranks are exchanged */
     struct mu_agent_round *next;  /* assigned, and not wanted yet */
+    struct mu_list guards;        /* guard.c */
+    size_t guard_count;           /* with those that are about to end */
 
     struct mu_agent_worker *workers;
     struct mu_agent_worker_end *ends; /* for the verdict */
@@ -287,6 +290,12 @@ void mu_agent_round_settle(struct mu_agent_round *r);
 /** Sets the address at which workers meet. */
 void mu_agent_round_master(struct mu_agent_round *r, const char *addr, uint16_t port);
 void mu_agent_round_not_ready(struct mu_agent_round *r, int status, const char *text);
+
+/* guard.c */
+/** The server of a round has just stopped listening at this address: nobody else will. */
+void mu_agent_guard(struct mu_agent_service *s, const struct mu_addr *was);
+/** Lets all of them go. True: none is left; otherwise mu_agent_settle() follows. */
+bool mu_agent_guards_end(struct mu_agent_service *s);
 
 /* gateway.c */
 /** Serves the workers' store from etcd, and tells the round the address, or that it failed. */

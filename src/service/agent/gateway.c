@@ -240,6 +240,7 @@ void mu_agent_gateway_end(struct mu_agent_gateway *b)
     }
     if (b->server != NULL) {
         mu_store_server_drain(b->server);
+        mu_agent_guard(b->round->s, mu_store_server_addr(b->server));
     }
     settle(b);
 }

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "service/agent/agent_internal.h"
+#include "service/server/server.h"
 
 #define STATIC_PORT 29500
 
@@ -133,8 +134,13 @@ void mu_agent_round_settle(struct mu_agent_round *r)
         return;
     }
     if (r->bootstrap != NULL && !r->bootstrap_ending) {
+        const struct mu_store_server *server = mu_rdzv_bootstrap_server(r->bootstrap);
+
         r->bootstrap_ending = true;
         mu_rdzv_bootstrap_end(r->bootstrap);
+        if (server != NULL) {
+            mu_agent_guard(s, mu_store_server_addr(server)); /* it is freed on a later turn */
+        }
     }
     if (r->gateway != NULL) {
         mu_agent_gateway_end(r->gateway); /* settles the round when it is gone */
