@@ -157,6 +157,7 @@ static void look_at(struct look_one *one, const struct mu_agent_worker *w)
                  .local_rank = w->local_rank,
                  .pid = w->end.pid,
                  .round = s->attempt.round},
+        .family = true,
         .done = on_taken,
     };
     one->note = w->end.exited ? "the process has ended"

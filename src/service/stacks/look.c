@@ -177,6 +177,21 @@ static int find_python(struct mu_stacks_look *l)
 
 /* --- its threads ------------------------------------------------------------------------------ */
 
+/* The main thread is to be the first. It has the process's number, and where the kernel has begun
+ * to give out low numbers again, threads that were started later have lower ones. */
+static void put_main_first(struct mu_stacks_look *l)
+{
+    size_t i = 0;
+
+    while (i < l->tid_count && l->tids[i] != (uint64_t)l->pid) {
+        i++;
+    }
+    if (i < l->tid_count) {
+        memmove(&l->tids[1], &l->tids[0], i * sizeof(l->tids[0]));
+        l->tids[0] = (uint64_t)l->pid;
+    }
+}
+
 /* The numbers of its threads as it sees them itself, if it has a namespace of its own. */
 static void find_inner(struct mu_stacks_look *l)
 {
@@ -363,6 +378,7 @@ int mu_stacks_look(struct mu_stacks_look *l, int64_t pid, const struct mu_stacks
         err = peek->threads(l->process, l->tids, MU_STACKS_TASKS_MAX, &l->tid_count);
     }
     if (err == 0) {
+        put_main_first(l);
         mu_stacks_writer_init(&l->writer);
         err = look_at(l, &report, out);
         mu_stacks_writer_fini(&l->writer);

@@ -71,40 +71,6 @@ static struct mu_span read_text(struct mu_stacks_sampler *s, struct mu_peek_proc
                : (struct mu_span){0};
 }
 
-static void add_children(struct mu_stacks_sampler *s, struct mu_stacks_sampled *w,
-                         struct mu_peek_process *p)
-{
-    uint64_t tids[MU_STACKS_TASKS_MAX];
-    size_t count = 0;
-
-    if (s->peek->threads(p, tids, MU_STACKS_TASKS_MAX, &count) != 0) {
-        return;
-    }
-    for (size_t i = 0; i < count; i++) {
-        struct mu_span children = read_text(s, p, tids[i], "children");
-        int64_t pid;
-
-        while (w->family_count < MU_STACKS_FAMILY_MAX && mu_kernel_child_next(&children, &pid)) {
-            w->family[w->family_count++] = pid;
-        }
-    }
-}
-
-/* Its children, their children, and so on. */
-static void find_family(struct mu_stacks_sampler *s, struct mu_stacks_sampled *w)
-{
-    w->family_count = 0;
-    add_children(s, w, w->process);
-    for (uint32_t i = 0; i < w->family_count; i++) {
-        struct mu_peek_process *p;
-
-        if (s->peek->open(w->family[i], &p) == 0) {
-            add_children(s, w, p);
-            s->peek->close(p);
-        }
-    }
-}
-
 static void add_up_family(struct mu_stacks_sampler *s, struct mu_stacks_sampled *w)
 {
     w->family_ns = 0;
@@ -128,7 +94,7 @@ static void add_up_family(struct mu_stacks_sampler *s, struct mu_stacks_sampled 
 static void look_closer(struct mu_stacks_sampler *s, struct mu_stacks_sampled *w)
 {
     if (w->runs % MU_STACKS_FAMILY_RUNS == 0) {
-        find_family(s, w);
+        w->family_count = mu_stacks_family(s->peek, w->process, w->family, MU_STACKS_FAMILY_MAX);
         w->traced = mu_kernel_is_traced(read_text(s, w->process, 0, "status"));
     }
     w->runs++;

@@ -20,11 +20,10 @@
 #include "codec/stacks/report.h"
 #include "core/peek.h"
 #include "proto/stacks/watchdog.h"
+#include "service/stacks/family.h"
 #include "service/stacks/look.h"
 
-#define MU_STACKS_FAMILY_MAX  256 /* descendants of a worker that are watched */
 #define MU_STACKS_FAMILY_RUNS 5
-#define MU_STACKS_FAMILY_SEEN 8 /* descendants that are asked for a Python interpreter */
 
 struct mu_stacks_sampled {
     /* set before a run */

@@ -27,6 +27,7 @@ struct mu_stacks_take {
     /* set before */
     int64_t pid;
     struct mu_stacks_report head; /* node, rank, local_rank, round; its spans last until `done` */
+    bool family; /* if it is not Python, but one of its descendants is, the report is of that one */
     void (*done)(struct mu_stacks_take *take);
     /* set when `done` is called */
     int err; /* MUSTER_ENOENT: there is no such process (any more); MUSTER_ENOMEM */

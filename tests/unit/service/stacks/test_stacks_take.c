@@ -17,6 +17,7 @@
 
 /* Where tests/fuzz/corpus/stacks_elf/shared has its _PyRuntime. */
 #define RUNTIME 0x5000
+#define SHELL   7
 
 struct mu_peek_process {
     int unused;
@@ -28,6 +29,7 @@ static struct {
     uint8_t elf[4096];
     size_t elf_len;
     struct mu_peek_process process;
+    struct mu_peek_process shell; /* process SHELL, which has started the other one */
     const char *exe;
     int refuse;    /* the error of every read of its memory */
     unsigned tear; /* every so many reads of memory fail; 0: none */
@@ -35,6 +37,7 @@ static struct {
     unsigned starts; /* of reading its maps */
     size_t maps_len; /* how long they claim to be; 0: as long as they are */
     size_t threads;  /* how many more it has than the image; they run no Python */
+    bool low;        /* its second thread is the main one: the first has a lower number */
     bool gone;       /* it ends while it is looked at */
     int opened;
 } box;
@@ -43,11 +46,11 @@ static struct {
 
 static int peek_open(int64_t pid, struct mu_peek_process **ret)
 {
-    if (pid != (int64_t)box.image.tids[0]) {
+    if (pid != (int64_t)box.image.tids[box.low ? 1 : 0] && pid != SHELL) {
         return -ESRCH;
     }
     box.opened++;
-    *ret = &box.process;
+    *ret = pid == SHELL ? &box.shell : &box.process;
     return 0;
 }
 
@@ -88,7 +91,11 @@ static int peek_threads(struct mu_peek_process *p, uint64_t *tids, size_t cap, s
 {
     size_t count = box.image.tid_count + box.threads;
 
-    (void)p;
+    if (p == &box.shell) {
+        tids[0] = SHELL;
+        *ret_count = 1;
+        return 0;
+    }
     count = count < cap ? count : cap;
     for (size_t i = 0; i < count; i++) {
         tids[i] = i < box.image.tid_count ? box.image.tids[i] : 1000000 + i;
@@ -103,8 +110,11 @@ static int peek_text(struct mu_peek_process *p, uint64_t tid, const char *name, 
     char text[1024];
     size_t len;
 
-    (void)p;
-    if (strcmp(name, "maps") == 0) {
+    if (p == &box.shell && strcmp(name, "children") == 0) {
+        (void)snprintf(text, sizeof(text), "8 %llu ", (unsigned long long)box.image.tids[0]);
+    } else if (p == &box.shell && strcmp(name, "maps") == 0) {
+        (void)snprintf(text, sizeof(text), "1000-9000 r--p 00000000 fe:01 7   /bin/sh\n");
+    } else if (strcmp(name, "maps") == 0) {
         uint64_t start = box.image.runtime - RUNTIME;
 
         box.starts += offset == 0 ? 1 : 0;
@@ -133,9 +143,8 @@ static int peek_text(struct mu_peek_process *p, uint64_t tid, const char *name, 
 
 static int peek_open_file(struct mu_peek_process *p, const char *path)
 {
-    (void)p;
     (void)path;
-    return box.elf_len == 0 ? -ENOENT : 0;
+    return box.elf_len == 0 || p == &box.shell ? -ENOENT : 0;
 }
 
 static int peek_read_file(struct mu_peek_process *p, uint64_t offset, void *to, size_t len)
@@ -274,6 +283,27 @@ static void test_stacks_take_reports_a_process(void **state)
     mu_stacks_take_fini(&take);
 }
 
+/* The kernel gives out low numbers again after the highest. */
+static void test_stacks_take_puts_the_main_thread_first(void **state)
+{
+    struct mu_stacks_take take;
+    struct mu_stacks_report report;
+    struct mu_stacks_thread thread;
+
+    (void)state;
+    make_box("3.11.2");
+    box.low = true;
+    take_pid(&take, (int64_t)box.image.tids[1]);
+    assert_int_equal(mu_stacks_report_decode(mu_buf_span(&take.report), &report), 0);
+    assert_int_equal(mu_stacks_thread_next(&report.threads, &thread), 0);
+    assert_true(thread.main);
+    assert_int_equal(thread.tid, box.image.tids[1]);
+    assert_int_equal(thread.frame_count, 1);
+    assert_int_equal(mu_stacks_thread_next(&report.threads, &thread), 0);
+    assert_int_equal(thread.tid, box.image.tids[0]);
+    mu_stacks_take_fini(&take);
+}
+
 static void test_stacks_take_says_that_it_is_gone(void **state)
 {
     struct mu_stacks_take take;
@@ -318,6 +348,35 @@ static void test_stacks_take_says_that_it_is_not_python(void **state)
     assert_int_equal(report.kind, MU_STACKS_OTHER);
     assert_span_text(report.note, "It does not run Python: /usr/bin/sleep has no interpreter.");
     mu_stacks_take_fini(&take);
+}
+
+static void test_stacks_take_finds_the_interpreter_that_a_script_has_started(void **state)
+{
+    struct mu_env env = {.ops = &ops};
+    struct mu_stacks_take take;
+    struct mu_stacks_report report;
+
+    (void)state;
+    make_box("3.11.2");
+    for (int family = 0; family < 2; family++) {
+        take = (struct mu_stacks_take){
+            .pid = SHELL, .head = {.rank = 3}, .family = family != 0, .done = on_done};
+        assert_int_equal(mu_stacks_take(&env, &take), 0);
+        assert_int_equal(take.err, 0);
+        assert_int_equal(mu_stacks_report_decode(mu_buf_span(&take.report), &report), 0);
+        assert_int_equal(report.kind, family != 0 ? MU_STACKS_PYTHON : MU_STACKS_OTHER);
+        assert_int_equal(report.pid, family != 0 ? (int64_t)box.image.tids[0] : SHELL);
+        assert_int_equal(report.rank, 3);
+        mu_stacks_take_fini(&take);
+    }
+    /* If there is no interpreter, the report is of the process itself. */
+    box.elf_len = load(CORPUS "stacks_elf/none", box.elf, sizeof(box.elf));
+    take = (struct mu_stacks_take){.pid = SHELL, .family = true, .done = on_done};
+    assert_int_equal(mu_stacks_take(&env, &take), 0);
+    assert_int_equal(mu_stacks_report_decode(mu_buf_span(&take.report), &report), 0);
+    assert_int_equal(report.pid, SHELL);
+    mu_stacks_take_fini(&take);
+    assert_int_equal(box.opened, 0);
 }
 
 static void test_stacks_take_says_that_the_version_is_unknown(void **state)
@@ -407,9 +466,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stacks_take_reports_a_process),
+        cmocka_unit_test(test_stacks_take_puts_the_main_thread_first),
         cmocka_unit_test(test_stacks_take_says_that_it_is_gone),
         cmocka_unit_test(test_stacks_take_says_that_it_may_not_look),
         cmocka_unit_test(test_stacks_take_says_that_it_is_not_python),
+        cmocka_unit_test(test_stacks_take_finds_the_interpreter_that_a_script_has_started),
         cmocka_unit_test(test_stacks_take_says_that_the_version_is_unknown),
         cmocka_unit_test(test_stacks_take_tries_again),
         cmocka_unit_test(test_stacks_take_says_what_is_torn),
