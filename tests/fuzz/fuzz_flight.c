@@ -41,6 +41,24 @@ static void check_compare(const struct mu_flight *f)
     mu_flight_compare_fini(&c);
 }
 
+/* What is left of it when it is shortened can be read, and says no less of its groups. */
+static void check_brief(const struct mu_flight *f)
+{
+    struct mu_errmsg msg = {{0}};
+    struct mu_flight brief;
+    struct mu_buf out;
+
+    mu_buf_init(&out, (size_t)64 << 10);
+    mu_flight_init(&brief);
+    if (mu_flight_brief(f, &out) == 0) {
+        MU_ASSERT(mu_flight_decode(&brief, mu_buf_span(&out), &msg) == 0);
+        MU_ASSERT(brief.group_count == f->group_count && brief.entry_count <= f->entry_count);
+        check_compare(&brief);
+    }
+    mu_flight_fini(&brief);
+    mu_buf_fini(&out);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct mu_errmsg msg = {{0}};
@@ -58,6 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         check_text(&f, f.version);
         check_compare(&f);
+        check_brief(&f);
     } else {
         MU_ASSERT(msg.text[0] != '\0' && f.entries == NULL && f.texts == NULL);
     }

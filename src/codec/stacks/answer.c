@@ -27,6 +27,14 @@ int mu_stacks_answer_decode(struct mu_span in, struct mu_stacks_answer *ret_answ
     answer.world = mu_read_u32(&head);
     answer.node = mu_read_bytes(&head, mu_read_u16(&head));
     answer.reports = r.rest;
+    if (head.rest.len != 0) { /* older versions do not have it */
+        size_t flights = mu_read_u32(&head);
+
+        head.failed = head.failed || flights > r.rest.len;
+        flights = head.failed ? 0 : flights;
+        answer.reports.len -= flights;
+        answer.flights = mu_span(answer.reports.data + answer.reports.len, flights);
+    }
     if (r.failed || head.failed || version != VERSION || answer.node.len > MU_STACKS_NAME_MAX) {
         return MUSTER_EPROTO;
     }
@@ -51,6 +59,33 @@ int mu_stacks_answer_next(struct mu_span *reports, struct mu_stacks_report *ret_
     return mu_stacks_report_decode(report, ret_report);
 }
 
+int mu_stacks_answer_next_flight(struct mu_span *flights, struct mu_stacks_flight *ret_flight)
+{
+    struct mu_reader r = mu_reader(*flights);
+    struct mu_reader one;
+    uint8_t is_dump;
+
+    if (flights->len == 0) {
+        return MUSTER_ENOENT;
+    }
+    one = mu_reader(mu_read_span32(&r));
+    if (r.failed) {
+        flights->len = 0;
+        return MUSTER_EPROTO;
+    }
+    *flights = r.rest;
+    *ret_flight = (struct mu_stacks_flight){.rank = mu_read_u32(&one)};
+    is_dump = mu_read_u8(&one);
+    if (is_dump != 0) {
+        ret_flight->dump = one.rest;
+    } else {
+        ret_flight->note = one.rest;
+    }
+    return one.failed || one.rest.len == 0 || ret_flight->note.len > MU_STACKS_NOTE_MAX
+               ? MUSTER_EPROTO
+               : 0;
+}
+
 /* --- to make one ------------------------------------------------------------------------------ */
 
 int mu_stacks_answer_begin(struct mu_stacks_answer_writer *w, const struct mu_stacks_answer *head,
@@ -62,18 +97,19 @@ int mu_stacks_answer_begin(struct mu_stacks_answer_writer *w, const struct mu_st
     MU_ASSERT(bytes_max >= 1024);
     *w = (struct mu_stacks_answer_writer){.left_out = 0};
     mu_buf_init(&w->out, bytes_max);
-    err = mu_buf_reserve(&w->out, HEAD_AT + HEAD_BYTES + name_len);
+    err = mu_buf_reserve(&w->out, HEAD_AT + HEAD_BYTES + name_len + 4);
     if (err != 0) {
         return err;
     }
     mu_buf_put_u8(&w->out, VERSION);
-    mu_buf_put_u32(&w->out, (uint32_t)(HEAD_BYTES + name_len));
+    mu_buf_put_u32(&w->out, (uint32_t)(HEAD_BYTES + name_len + 4));
     mu_buf_put_u32(&w->out, head->workers);
     mu_buf_put_u32(&w->out, 0); /* mu_stacks_answer_end() knows these two */
     mu_buf_put_u32(&w->out, 0);
     mu_buf_put_u32(&w->out, head->world);
     mu_buf_put_u16(&w->out, (uint16_t)name_len);
     mu_buf_put(&w->out, mu_span(head->node.data, name_len));
+    mu_buf_put_u32(&w->out, 0); /* and this one */
     return 0;
 }
 
@@ -147,6 +183,23 @@ int mu_stacks_answer_add(struct mu_stacks_answer_writer *w, struct mu_span repor
     return err;
 }
 
+int mu_stacks_answer_add_flight(struct mu_stacks_answer_writer *w,
+                                const struct mu_stacks_flight *flight)
+{
+    bool is_dump = flight->dump.len != 0;
+    struct mu_span bytes = is_dump ? flight->dump : flight->note;
+    int err = mu_buf_reserve(&w->out, 9 + bytes.len);
+
+    if (err == 0) {
+        mu_buf_put_u32(&w->out, (uint32_t)(5 + bytes.len));
+        mu_buf_put_u32(&w->out, flight->rank);
+        mu_buf_put_u8(&w->out, is_dump ? 1 : 0);
+        mu_buf_put(&w->out, bytes);
+        w->flights += (uint32_t)(9 + bytes.len);
+    }
+    return err == MUSTER_ELIMIT ? 0 : err;
+}
+
 struct mu_span mu_stacks_answer_end(struct mu_stacks_answer_writer *w)
 {
     struct mu_span out = mu_buf_span(&w->out);
@@ -154,6 +207,7 @@ struct mu_span mu_stacks_answer_end(struct mu_stacks_answer_writer *w)
 
     mu_put_u32(head + 4, w->left_out);
     mu_put_u32(head + 8, w->cut);
+    mu_put_u32(head - 4 + mu_get_u32(head - 4), w->flights);
     return out;
 }
 

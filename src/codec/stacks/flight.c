@@ -21,6 +21,11 @@ static const char *const field_names[MU_FIELD_COUNT] = {
 #undef X
 };
 
+const char *mu_flight_field_name(enum mu_flight_field field)
+{
+    return field_names[field];
+}
+
 void mu_flight_init(struct mu_flight *f)
 {
     *f = (struct mu_flight){0};

@@ -35,6 +35,7 @@
 #ifndef MU_FLIGHT_H
 #define MU_FLIGHT_H
 
+#include "core/buf.h"
 #include "core/err.h"
 #include "core/span.h"
 
@@ -114,6 +115,14 @@ void mu_flight_fini(struct mu_flight *f);
  * an error, `f` is empty.
  */
 int mu_flight_decode(struct mu_flight *f, struct mu_span in, struct mu_errmsg *reterr_msg);
+
+/**
+ * Writes a shorter dump into `out`, which is empty, and as long as its maximum allows: all groups,
+ * and of each the entries around the first that has not ended. It says as much as the whole one to
+ * who compares it with those of other ranks (proto/stacks/flight_compare.h), but has no times.
+ * MUSTER_ELIMIT: the least that makes sense does not fit; MUSTER_ENOMEM. `out` is empty then.
+ */
+int mu_flight_brief(const struct mu_flight *f, struct mu_buf *out);
 
 static inline const char *mu_flight_text(const struct mu_flight *f, uint32_t text)
 {

@@ -95,12 +95,28 @@ static int add_rank(struct mu_flight_decoder *d, uint32_t rank)
     return 0;
 }
 
-/* "[0, 1, 2]" */
+/* Adds the ranks after the last one, too, if they are a range. */
+static int add_ranks(struct mu_flight_decoder *d, uint32_t rank, bool is_range)
+{
+    uint32_t from = is_range ? d->f.ranks[d->f.rank_count - 1] + 1 : rank;
+    int err = 0;
+
+    if (is_range && from > rank) {
+        return mu_flight_refuse(d, "a range of ranks of the dump ends before it begins");
+    }
+    for (uint32_t i = from; err == 0 && i <= rank; i++) {
+        err = add_rank(d, i);
+    }
+    return err;
+}
+
+/* "[0, 1, 2]", or "[0-2]", which PyTorch does not write, but mu_flight_brief() does. */
 static int read_ranks(struct mu_flight_decoder *d, uint32_t number, struct mu_flight_group *group)
 {
     struct mu_span text;
     uint64_t rank = 0;
     bool inside = false;
+    bool is_range = false;
     int err;
 
     if (!mu_pickle_is(&d->p, number, MU_PICKLE_TEXT)) {
@@ -119,9 +135,10 @@ static int read_ranks(struct mu_flight_decoder *d, uint32_t number, struct mu_fl
                 return mu_flight_refuse(d, "a rank of a group of the dump is too large");
             }
         } else if (inside) {
-            err = add_rank(d, (uint32_t)rank);
+            err = add_ranks(d, (uint32_t)rank, is_range);
             rank = 0;
             inside = false;
+            is_range = c == '-';
         }
     }
     group->count = (uint32_t)(d->f.rank_count - group->first);

@@ -50,6 +50,9 @@ enum mu_flight_field {
         MU_FIELD_COUNT,
 };
 
+/** The key. */
+const char *mu_flight_field_name(enum mu_flight_field field);
+
 /* What is known of a value of the pickle. PyTorch writes each text once and refers to it from then
  * on, so that all of this is found out once for each text, not once for each entry. */
 struct mu_flight_note {

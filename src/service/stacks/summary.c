@@ -1,6 +1,7 @@
 #include "service/stacks/summary.h"
 
 #include "core/reader.h"
+#include "proto/stacks/flight_gather.h"
 #include "proto/stacks/group.h"
 
 static int add_all(struct mu_groups *groups, struct mu_span reports)
@@ -31,5 +32,19 @@ int mu_stacks_summary(struct mu_span reports, uint32_t world, bool json, struct 
         err = json ? mu_groups_write_json(&groups, out) : mu_groups_write_text(&groups, out);
     }
     mu_groups_fini(&groups);
+    return err;
+}
+
+int mu_stacks_flights(struct mu_span flights, bool json, struct mu_buf *out)
+{
+    struct mu_flights f;
+    int err;
+
+    mu_flights_init(&f);
+    err = mu_flights_add(&f, flights);
+    if (err == 0) {
+        err = json ? mu_flights_write_json(&f, out) : mu_flights_write_text(&f, out);
+    }
+    mu_flights_fini(&f);
     return err;
 }

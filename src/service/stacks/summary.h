@@ -17,4 +17,11 @@
  */
 int mu_stacks_summary(struct mu_span reports, uint32_t world, bool json, struct mu_buf *out);
 
+/**
+ * Appends what the flight recorders of a run say, as text or as a JSON object: `dumps`, how many
+ * there are, and `findings`. `flights`: those of all answers (codec/stacks/answer.h), one after
+ * another. Errors as above.
+ */
+int mu_stacks_flights(struct mu_span flights, bool json, struct mu_buf *out);
+
 #endif
