@@ -58,6 +58,8 @@ static void check_samples(struct mu_span in)
         struct mu_watchdog_node node = {mu_get_u16(at), mu_get_u16(at + 2)};
         struct mu_watchdog_sample s = {
             .cpu_ns = (uint64_t)mu_get_u16(at + 4) << 24,
+            .family_ns = (uint64_t)at[10] << 28,
+            .memory_bytes = (uint64_t)at[8] << 16,
             .io_bytes = (uint64_t)mu_get_u16(at + 6) << (at[15] % 48),
             .output_bytes = at[8],
             .store_ops = at[9],
@@ -68,6 +70,7 @@ static void check_samples(struct mu_span in)
             .stopped = (at[12] & 2) != 0,
             .traced = (at[12] & 4) != 0,
             .ended = (at[12] & 0xf8) == 0xf8,
+            .unseen = (at[12] & 0xf8) == 0x78,
         };
         uint64_t before = mu_watchdog_pulse(&w, 0).still_ms;
         struct mu_pulse p;

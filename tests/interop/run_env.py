@@ -31,6 +31,7 @@ OURS = {
     "MUSTER_GRACE": "ours: seconds between SIGTERM and SIGKILL",
     "MUSTER_NOTIFY_FD": "ours: where to ask to be told of a change",
     "MUSTER_KEEP": "ours: where to keep something until the next round",
+    "PYTHONFAULTHANDLER": "ours: a worker that is aborted says where it was",
     "MUSTER_CHILD": "ours: how the agent knows its own",
 }
 # In both, with another value, and why.

@@ -5,6 +5,7 @@
 
 #define NS_PER_TICK  UINT64_C(10000000) /* of /proc, whatever the kernel's own is */
 #define SECTOR_BYTES 512
+#define PAGE_BYTES   4096 /* at least */
 
 /* The calls in which a thread is found when it waits. Others are shown by their number. */
 struct call {
@@ -146,6 +147,14 @@ size_t mu_kernel_text(char *out, size_t cap, struct mu_span syscall, struct mu_s
     return strlen(out);
 }
 
+static bool take_field(struct mu_span *rest, uint64_t *ret_number)
+{
+    while (rest->len != 0 && (rest->data[0] == ' ' || rest->data[0] == '-')) {
+        *rest = mu_span_skip(*rest, 1);
+    }
+    return take_number(rest, ret_number);
+}
+
 bool mu_kernel_stat_read(struct mu_span text, struct mu_kernel_stat *ret)
 {
     struct mu_span rest = text;
@@ -164,16 +173,18 @@ bool mu_kernel_stat_read(struct mu_span text, struct mu_kernel_stat *ret)
     rest = mu_span_skip(rest, 2);
     /* The state is field 3; the times are fields 14 to 17; the start is field 22. */
     for (int field = 4; field <= 22; field++) {
-        while (rest.len != 0 && (rest.data[0] == ' ' || rest.data[0] == '-')) {
-            rest = mu_span_skip(rest, 1);
-        }
-        if (!take_number(&rest, &number)) {
+        if (!take_field(&rest, &number)) {
             return false;
         }
         ticks += field >= 14 && field <= 17 ? number : 0;
     }
     ret->cpu_ns = ticks * NS_PER_TICK;
     ret->start = number;
+    /* Address space, and resident pages. */
+    ret->memory_bytes =
+        take_field(&rest, &number) && take_field(&rest, &number) && number < UINT64_MAX / PAGE_BYTES
+            ? number * PAGE_BYTES
+            : 0;
     return true;
 }
 
@@ -270,6 +281,16 @@ bool mu_kernel_is_traced(struct mu_span status)
         }
     }
     return false;
+}
+
+/* Control groups of version 1 put what they freeze into the refrigerator, as a sleep of the whole
+ * machine does, where it is in state D as if it waited for a disk; version 2 has a trap. */
+bool mu_kernel_is_frozen(struct mu_span wchan)
+{
+    struct mu_span place = first_word(wchan);
+
+    return mu_span_eq(place, MU_SPAN_LIT("__refrigerator")) ||
+           mu_span_eq(place, MU_SPAN_LIT("do_freezer_trap"));
 }
 
 bool mu_kernel_child_next(struct mu_span *children, int64_t *ret_pid)

@@ -18,8 +18,9 @@ size_t mu_kernel_text(char *out, size_t cap, struct mu_span syscall, struct mu_s
 /* What the stat of a thread says. */
 struct mu_kernel_stat {
     char state;
-    uint64_t cpu_ns; /* that it used, with the children that it has waited for */
-    uint64_t start;  /* in ticks since boot */
+    uint64_t cpu_ns;       /* that it used, with the children that it has waited for */
+    uint64_t start;        /* in ticks since boot */
+    uint64_t memory_bytes; /* resident, or less where pages are larger than 4 KiB */
 };
 
 /** Reads the text of `stat`; a name with brackets and spaces does not mislead it. False: it is
@@ -37,6 +38,8 @@ uint64_t mu_kernel_inner_tid(struct mu_span status);
 uint64_t mu_kernel_io_bytes(struct mu_span io);
 /** `status`: whether a debugger has it. */
 bool mu_kernel_is_traced(struct mu_span status);
+/** `wchan`: whether its control group is frozen. */
+bool mu_kernel_is_frozen(struct mu_span wchan);
 /** `task/TID/children`: takes the next process off. False: there are no more. */
 bool mu_kernel_child_next(struct mu_span *children, int64_t *ret_pid);
 /** `diskstats`: the bytes that all disks have read and written. Disks that stand on others count

@@ -14,6 +14,8 @@ void mu_watchdog_defaults(struct mu_watchdog_config *config)
                                           .busy_permille = 50,
                                           .io_floor = 4096,
                                           .net_floor = 256 << 10,
+                                          .hang_ns = 60 * MU_NS_PER_S,
+                                          .lend_ns = 300 * MU_NS_PER_S,
                                           .workers = 1};
 }
 
@@ -75,31 +77,42 @@ struct step {
     uint64_t counted; /* of them */
 };
 
-/* Anything but CPU time, which a wait can burn. */
-static bool moves_outside(const struct mu_watchdog *w, const struct mu_watchdog_worker *k,
-                          const struct mu_watchdog_sample *s, const struct step *t)
+static bool has_burnt(const struct mu_watchdog *w, uint64_t last, uint64_t now,
+                      const struct step *t)
+{
+    return has_moved(last, now, w->config.busy_permille * (MU_NS_PER_S / UINT64_C(1000)), t->ns);
+}
+
+/* What the worker shows by itself, but for CPU time, which a wait can burn. */
+static bool moves_itself(const struct mu_watchdog *w, const struct mu_watchdog_worker *k,
+                         const struct mu_watchdog_sample *s, const struct step *t)
 {
     if (s->store_ops != k->last.store_ops || s->marks != k->last.marks) {
         return true;
     }
-    if (!w->config.marked && s->output_bytes != k->last.output_bytes) {
+    if ((!w->config.marked || s->marks == 0) && s->output_bytes != k->last.output_bytes) {
+        return true; /* before its first mark, it may be one whose marks are never found */
+    }
+    if (s->memory_bytes > k->memory_high &&
+        has_moved(k->memory_high, s->memory_bytes, w->config.net_floor, t->ns)) {
         return true;
     }
     if (has_moved(k->last.io_bytes, s->io_bytes, w->config.io_floor, t->ns)) {
         return true;
     }
-    if (s->on_disk && has_moved(w->node.disk_bytes, t->node->disk_bytes, 1, t->ns)) {
+    if (k->stance != MU_STANCE_OTHERS && has_burnt(w, k->last.family_ns, s->family_ns, t)) {
         return true;
     }
-    return k->stance != MU_STANCE_OTHERS &&
-           has_moved(w->node.net_bytes, t->node->net_bytes, w->config.net_floor, t->ns);
+    return s->on_disk && has_moved(w->node.disk_bytes, t->node->disk_bytes, 1, t->ns);
 }
 
-static bool burns_cpu(const struct mu_watchdog *w, const struct mu_watchdog_worker *k,
-                      const struct mu_watchdog_sample *s, const struct step *t)
+/* Whether bytes on the network may be this worker's. */
+static bool may_receive(const struct mu_watchdog *w, const struct mu_watchdog_worker *k,
+                        const struct step *t)
 {
-    return has_moved(k->last.cpu_ns, s->cpu_ns,
-                     w->config.busy_permille * (MU_NS_PER_S / UINT64_C(1000)), t->ns);
+    return k->stance != MU_STANCE_OTHERS && k->still_ns < w->config.hang_ns &&
+           k->lent_ns < w->config.lend_ns &&
+           has_moved(w->node.net_bytes, t->node->net_bytes, w->config.net_floor, t->ns);
 }
 
 /* Takes what a look at the stack has shown. Returns whether that is another place than before: then
@@ -133,40 +146,72 @@ static enum mu_pulse_state state_of(const struct mu_watchdog *w, const struct mu
 static void sample_worker(struct mu_watchdog *w, struct mu_watchdog_worker *k,
                           const struct mu_watchdog_sample *s, const struct step *t)
 {
-    bool outside = k->sampled && moves_outside(w, k, s, t);
+    bool itself = k->sampled && moves_itself(w, k, s, t);
+    bool receives = k->sampled && !itself && may_receive(w, k, t);
+    bool outside = itself || receives;
     bool first = !k->sampled;
     bool other_place;
     bool computes;
+    bool blind;
 
     if (s->ended || k->state == MU_PULSE_ENDED) {
         k->state = MU_PULSE_ENDED;
         return;
     }
-    k->burns = !first && burns_cpu(w, k, s, t);
+    if (s->unseen) {
+        *k = (struct mu_watchdog_worker){.rank = k->rank, .state = MU_PULSE_FRESH};
+        return;
+    }
+    k->burns = !first && (has_burnt(w, k->last.cpu_ns, s->cpu_ns, t) ||
+                          has_burnt(w, k->last.family_ns, s->family_ns, t));
     other_place = take_place(k, s);
     k->unseen_ns = s->place != 0 ? 0 : k->unseen_ns + t->counted;
     k->last = *s;
+    k->memory_high = s->memory_bytes > k->memory_high ? s->memory_bytes : k->memory_high;
     k->sampled = true;
     if (first) {
         return;
     }
-    computes = k->burns && (k->stance != MU_STANCE_OTHERS || s->place == 0);
+    /* A look that fails says nothing of a worker that stood still at the one before. */
+    blind = s->place == 0 && (k->still_ns == 0 || k->unseen_ns >= w->config.quiet_ns);
+    computes = k->burns && (k->stance != MU_STANCE_OTHERS || blind);
     if (outside && s->place == 0) {
         /* It has gone on, so where it was is no longer where it is. */
         k->place = 0;
         k->stance = MU_STANCE_UNKNOWN;
+    }
+    if (itself || other_place || s->traced || computes) {
+        k->lent_ns = 0;
+    } else if (receives) {
+        k->lent_ns += t->counted;
     }
     if (outside || other_place || s->traced || computes) {
         k->still_ns = 0;
     } else {
         k->still_ns += t->counted;
     }
-    if (outside || other_place || s->traced || k->place == 0) {
+    if (outside || other_place || s->traced || k->place == 0 ||
+        (k->burns && k->unseen_ns >= w->config.quiet_ns)) {
         k->fixed_ns = 0;
     } else {
         k->fixed_ns += t->counted;
     }
     k->state = state_of(w, k, s);
+}
+
+void mu_watchdog_disturb(struct mu_watchdog *w)
+{
+    w->disturbed = true;
+}
+
+/* All that is believed of such a sample is who has ended. */
+static void begin_anew(struct mu_watchdog_worker *k, const struct mu_watchdog_sample *s)
+{
+    if (s->ended) {
+        k->state = MU_PULSE_ENDED;
+    } else if (k->sampled) {
+        k->last = *s;
+    }
 }
 
 void mu_watchdog_sample(struct mu_watchdog *w, mu_mono_t now, const struct mu_watchdog_node *node,
@@ -176,8 +221,13 @@ void mu_watchdog_sample(struct mu_watchdog *w, mu_mono_t now, const struct mu_wa
     struct step t = {.node = node, .ns = ns, .counted = count_time(w, ns)};
 
     for (uint32_t i = 0; i < w->config.workers; i++) {
-        sample_worker(w, &w->workers[i], &samples[i], &t);
+        if (w->disturbed) {
+            begin_anew(&w->workers[i], &samples[i]);
+        } else {
+            sample_worker(w, &w->workers[i], &samples[i], &t);
+        }
     }
+    w->disturbed = false;
     w->node = *node;
     w->sampled_at = now;
     w->sampled = true;

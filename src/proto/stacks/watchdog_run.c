@@ -127,7 +127,7 @@ static int find_most(const struct mu_pulse *pulses, size_t count, uint64_t *ret_
 }
 
 /* The ways to tell who is missing, as the header says. */
-enum way { WAY_NOT_WAITING, WAY_ENDED, WAY_LEFT_OVER, WAY_ELSEWHERE };
+enum way { WAY_NOT_WAITING, WAY_ENDED, WAY_LEFT_OVER, WAY_ELSEWHERE, WAY_SERVING };
 
 static enum way choose_way(const struct sum *sum)
 {
@@ -151,8 +151,20 @@ static bool is_missing(const struct mu_pulse *p, enum way way, uint64_t key)
         return is_judged(p);
     case WAY_ELSEWHERE:
         return is_judged(p) && key_of(p) != key;
+    case WAY_SERVING:
+        return !is_judged(p);
     }
     return false;
+}
+
+static void name_by(enum way way, uint64_t key, const struct mu_pulse *pulses, size_t count,
+                    struct mu_watchdog_verdict *v, uint32_t *missing)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (is_missing(&pulses[i], way, key)) {
+            missing[v->missing_count++] = pulses[i].rank;
+        }
+    }
 }
 
 static int name_missing(const struct mu_pulse *pulses, size_t count, const struct sum *sum,
@@ -166,12 +178,12 @@ static int name_missing(const struct mu_pulse *pulses, size_t count, const struc
     if (err != 0) {
         return err;
     }
-    for (size_t i = 0; i < count; i++) {
-        if (is_missing(&pulses[i], way, key)) {
-            missing[v->missing_count++] = pulses[i].rank;
-        }
-    }
+    name_by(way, key, pulses, count, v, missing);
     v->split = way == WAY_ELSEWHERE && 2 * most <= sum->live && v->missing_count != 0;
+    if (v->missing_count == 0 && sum->waits == sum->live) {
+        name_by(WAY_SERVING, key, pulses, count, v, missing);
+        v->split = v->missing_count != 0;
+    }
     return 0;
 }
 

@@ -7,7 +7,7 @@
 #include "core/buf.h"
 
 #define ENV_BYTES_MAX ((size_t)64 << 20) /* far beyond what the kernel takes */
-#define OWN_MAX       32
+#define OWN_MAX       40
 
 const char *mu_agent_env_get(const char *const *envp, const char *name)
 {
@@ -231,6 +231,7 @@ int mu_agent_env_build(const struct mu_agent_env *e, uint32_t local_rank, const 
     put_ranks(&o, e, local_rank);
     put_elastic(&o, e, error_file);
     put_muster(&o, e);
+    put_default(&o, e, "PYTHONFAULTHANDLER", "1");
     if (e->virtual_local_rank) {
         err = put_device(&o, e, local_rank, reterr_msg);
     }

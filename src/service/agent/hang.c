@@ -6,11 +6,14 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "proto/agent/hang.h"
 #include "service/agent/agent_internal.h"
+#include "service/agent/env.h"
 
 #define KEY_CAP    32
-#define SAY_PARTS  4 /* pulses of workers that stand still are written again so often */
-#define READ_PARTS 8 /* how often others' are read */
+#define SAY_PARTS  4    /* pulses of workers that stand still are written again so often */
+#define READ_PARTS 8    /* how often others' are read */
+#define ASK_MS     4000 /* for all agents to say where their workers are */
 #define RECENT_MS  UINT64_C(60000) /* a hang that was over for longer did not end the run */
 
 static uint64_t since(struct mu_agent_service *s, mu_mono_t at)
@@ -96,13 +99,51 @@ static void log_hang(struct mu_agent_service *s, const struct mu_hang *h)
     }
 }
 
+static bool is_there(const struct mu_agent_worker *w)
+{
+    return w->spawned && w->running && !w->end.exited;
+}
+
+/* Whether SIGABRT makes it say where it is: Python's faulthandler is armed by the environment, and
+ * a process that is stopped does nothing. */
+static bool can_speak(const struct mu_agent_service *s, const struct mu_agent_worker *w)
+{
+    const char *armed = mu_agent_env_get(s->config.inherited, "PYTHONFAULTHANDLER");
+
+    return (armed == NULL || armed[0] != '\0') &&
+           mu_watchdog_pulse(&s->watchdog.machine, w->local_rank).state != MU_PULSE_STOPPED;
+}
+
+static void on_kill(struct mu_timer *timer)
+{
+    struct mu_agent_service *s =
+        MU_CONTAINER_OF(timer, struct mu_agent_service, watchdog.kill_timer);
+
+    for (uint32_t i = 0; i < s->config.policy.workers; i++) {
+        if (s->workers[i].hung && is_there(&s->workers[i])) {
+            (void)mu_env_child_signal(s->env, &s->workers[i].child, SIGKILL, MU_CHILD_FAMILY);
+        }
+    }
+}
+
+void mu_agent_hang_init(struct mu_agent_service *s)
+{
+    mu_timer_init(&s->watchdog.kill_timer, on_kill);
+}
+
+/* It has the grace to write where it hangs, and to end. */
 static void end_worker(struct mu_agent_service *s, struct mu_agent_worker *w)
 {
-    if (w->spawned && w->running && !w->end.exited) {
+    bool speaks = can_speak(s, w);
+
+    if (is_there(w)) {
         w->hung = true;
-        mu_agent_log(s, "rank %" PRIu32 " (local rank %" PRIu32 ") is ended because the run hangs",
-                     w->end.rank, w->local_rank);
-        (void)mu_env_child_signal(s->env, &w->child, SIGKILL, MU_CHILD_FAMILY);
+        mu_agent_log(
+            s, "rank %" PRIu32 " (local rank %" PRIu32 ") is ended because the run hangs, by %s",
+            w->end.rank, w->local_rank, speaks ? "SIGABRT" : "SIGKILL");
+        (void)mu_env_child_signal(s->env, &w->child, speaks ? SIGABRT : SIGKILL, MU_CHILD_FAMILY);
+        mu_env_timer_arm(s->env, &s->watchdog.kill_timer,
+                         mu_mono_add_ms(mu_env_now(s->env).mono, s->config.policy.grace_ms));
     }
 }
 
@@ -131,9 +172,10 @@ static void act(struct mu_agent_service *s, const struct mu_hang *h)
 static void take(struct mu_agent_service *s, struct mu_hang *h)
 {
     struct mu_agent_watchdog *d = &s->watchdog;
+    bool known = d->has_told && d->told.number == h->number;
 
-    if (d->has_told && d->told.number == h->number && d->told.over == h->over) {
-        mu_hang_fini(h);
+    if (known ? d->told.over || !h->over : h->over) {
+        mu_hang_fini(h); /* it was told, or was over before we heard of it */
         return;
     }
     log_hang(s, h);
@@ -216,13 +258,15 @@ static uint32_t count_missing(const struct mu_agent_watchdog *d, enum mu_pulse_s
     return count;
 }
 
-/* "rank 3 (node2) is missing, stopped by a signal" */
+/* "rank 3 (node2) is missing, stopped by a signal or frozen" */
 static void put_missing(const struct mu_agent_watchdog *d, const char *ranks, char *out, size_t cap)
 {
     uint32_t count = d->verdict.missing_count;
     bool all_ended = count_missing(d, MU_PULSE_ENDED) == count;
     bool all_stopped = count_missing(d, MU_PULSE_STOPPED) == count;
-    const char *how = all_ended ? ", and has ended" : all_stopped ? ", stopped by a signal" : "";
+    const char *how = all_ended     ? ", and has ended"
+                      : all_stopped ? ", stopped by a signal or frozen"
+                                    : "";
     bool named = count == 1 && d->missing_node[0] != '\0';
 
     if (count == 0) {
@@ -238,6 +282,22 @@ static void put_missing(const struct mu_agent_watchdog *d, const char *ranks, ch
     }
 }
 
+/* What the flight recorders know comes first: it is more than what can be seen from outside. */
+static void put_places(struct mu_agent_watchdog *d, struct mu_buf *line)
+{
+    struct mu_buf places;
+
+    mu_buf_init(&places, MU_HANG_STACKS_MAX);
+    if (mu_flights_write_line(&d->flights, line) != 0) {
+        mu_buf_reset(line);
+    }
+    if (mu_groups_write_line(&d->groups, &places) == 0 && places.len != 0) {
+        (void)mu_buf_append(line, line->len == 0 ? MU_SPAN_LIT("") : MU_SPAN_LIT("; "));
+        (void)mu_buf_append(line, mu_buf_span(&places));
+    }
+    mu_buf_fini(&places);
+}
+
 static void describe(struct mu_agent_watchdog *d, const char *ranks, struct mu_hang *h)
 {
     char missing[MU_HANG_MISSING_MAX + 128];
@@ -247,16 +307,15 @@ static void describe(struct mu_agent_watchdog *d, const char *ranks, struct mu_h
 
     put_missing(d, ranks, missing, sizeof(missing));
     mu_buf_init(&line, MU_HANG_STACKS_MAX);
-    if (mu_groups_write_line(&d->groups, &line) != 0) {
-        mu_buf_reset(&line);
-    }
+    put_places(d, &line);
     places = mu_buf_span(&line);
     (void)snprintf(text, sizeof(text), "no rank has made progress for %" PRIu64 " s: %s%s%.*s",
                    h->still_ms / 1000, missing, places.len == 0 ? "" : "; ", (int)places.len,
                    (const char *)places.data);
     h->text = mu_strndup(text, strlen(text));
     mu_buf_reset(&line);
-    if (mu_groups_write_text(&d->groups, &line) == 0) {
+    if (mu_flights_write_text(&d->flights, &line) == 0 &&
+        mu_groups_write_text(&d->groups, &line) == 0) {
         places = mu_buf_span(&line);
         h->stacks = mu_strndup((const char *)places.data, places.len);
     }
@@ -296,6 +355,35 @@ static void tell(struct mu_agent_round *r, struct mu_hang *h)
     }
 }
 
+/* On how many nodes the missing ranks are. */
+static uint32_t count_nodes(const struct mu_agent_watchdog *d)
+{
+    uint32_t count = d->verdict.missing_count == 0 ? 0 : 1;
+
+    for (uint32_t i = 1; i < d->verdict.missing_count && count == 1; i++) {
+        count += d->nodes[d->missing[i]] != d->nodes[d->missing[0]] ? 1 : 0;
+    }
+    return count;
+}
+
+static enum mu_hang_action decide(struct mu_agent_round *r)
+{
+    const struct mu_agent_watchdog *d = &r->s->watchdog;
+    const struct mu_hang_view c = {.wanted = r->s->config.hang_action,
+                                   .missing_count = d->verdict.missing_count,
+                                   .split = d->verdict.split,
+                                   .missing_nodes = count_nodes(d),
+                                   .nodes = r->world,
+                                   .nodes_min = r->s->config.rdzv.nodes_min};
+    const char *why;
+    enum mu_hang_action action = mu_hang_decide(&c, &why);
+
+    if (why != NULL) {
+        mu_agent_log(r->s, "%s", why);
+    }
+    return action;
+}
+
 static void tell_hang(struct mu_agent_round *r)
 {
     struct mu_agent_watchdog *d = &r->s->watchdog;
@@ -308,7 +396,7 @@ static void tell_hang(struct mu_agent_round *r)
         .missing_count = d->verdict.missing_count,
         .split = d->verdict.split,
         .blamed = blame(d),
-        .action = r->s->config.hang_action,
+        .action = decide(r),
     };
 
     if (d->verdict.missing_count != 0) {
@@ -316,8 +404,6 @@ static void tell_hang(struct mu_agent_round *r)
     }
     h.missing = mu_strndup(ranks, strlen(ranks));
     describe(d, ranks, &h);
-    mu_groups_fini(&d->groups);
-    d->grouping = false;
     tell(r, &h);
 }
 
@@ -342,55 +428,87 @@ static void tell_over(struct mu_agent_round *r)
 
 /* --- the stacks of all ranks ------------------------------------------------------------------ */
 
-static void add_report(struct mu_agent_watchdog *d, struct mu_span bytes)
+static void on_answer(void *context, uint32_t node, const struct mu_stacks_answer *answer)
 {
+    struct mu_agent_watchdog *d = context;
+    struct mu_span reports = answer->reports;
     struct mu_stacks_report report;
+    int err;
 
-    if (mu_stacks_report_decode(bytes, &report) != 0) {
-        return;
-    }
-    (void)mu_groups_add(&d->groups, &report);
-    if (d->verdict.missing_count == 1 && report.rank == d->missing[0]) {
-        (void)snprintf(d->missing_node, sizeof(d->missing_node), "%.*s", (int)report.node.len,
-                       (const char *)report.node.data);
-    }
-}
-
-static bool is_own(const struct mu_agent_service *s, uint32_t rank)
-{
-    return rank >= s->attempt.ranks.base && rank - s->attempt.ranks.base < s->config.policy.workers;
-}
-
-static void on_seen(struct mu_agent_round *r, struct mu_store_op *op);
-
-/* Reads the next ones, or says what there is to say. */
-static void read_seen(struct mu_agent_round *r)
-{
-    struct mu_agent_watchdog *d = &r->s->watchdog;
-    size_t count = 0;
-
-    if (d->seen_next < d->world && begin_op(r, MU_AGENT_SEEN_BATCH, 0)) {
-        for (; d->seen_next < d->world && count < MU_AGENT_SEEN_BATCH; d->seen_next++) {
-            if (!is_own(r->s, d->seen_next)) {
-                r->hang.spans[count++] = put_key(r, MU_AGENT_SEEN_KEY, d->seen_next);
-            }
+    (void)node;
+    (void)mu_flights_add(&d->flights, answer->flights);
+    while ((err = mu_stacks_answer_next(&reports, &report)) != MUSTER_ENOENT) {
+        if (err != 0) {
+            continue;
+        }
+        (void)mu_groups_add(&d->groups, &report);
+        if (d->verdict.missing_count == 1 && report.rank == d->missing[0]) {
+            (void)snprintf(d->missing_node, sizeof(d->missing_node), "%.*s", (int)report.node.len,
+                           (const char *)report.node.data);
         }
     }
-    if (count == 0) {
-        tell_hang(r);
-    } else {
-        submit(r, MU_STORE_MULTI_GET, count, false, on_seen);
-    }
 }
 
-static void on_seen(struct mu_agent_round *r, struct mu_store_op *op)
+static bool are_ranks(const struct mu_agent_watchdog *d, const uint32_t *ranks, uint32_t count)
 {
-    for (size_t i = 0; op->status == 0 && i < op->reply.value_count; i++) {
-        add_report(&r->s->watchdog, op->reply.values[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        if (ranks[i] >= d->world) {
+            return false;
+        }
     }
-    read_seen(r);
+    return true;
 }
 
+/* If places do not tell who is missing, because all ranks are in the same one or there are as many
+ * places as ranks, the flight recorders may. */
+static void name_by_flights(struct mu_agent_watchdog *d)
+{
+    struct mu_watchdog_verdict *v = &d->verdict;
+    struct mu_flight_compare c;
+
+    if (v->missing_count != 0 && !v->split) {
+        return;
+    }
+    mu_flight_compare_init(&c);
+    if (d->flights.count != 0 && mu_flights_compare(&d->flights, &c) == 0 && c.finding_count != 0 &&
+        c.findings[0].fault <= MU_FLIGHT_OTHER_TYPES && c.findings[0].count < d->world &&
+        are_ranks(d, c.ranks + c.findings[0].first, c.findings[0].count)) {
+        v->split = false;
+        v->missing_count = c.findings[0].count;
+        for (uint32_t i = 0; i < v->missing_count; i++) {
+            d->missing[i] = c.ranks[c.findings[0].first + i];
+        }
+    }
+    mu_flight_compare_fini(&c);
+}
+
+static void name_node(struct mu_agent_service *s)
+{
+    struct mu_agent_watchdog *d = &s->watchdog;
+
+    if (d->missing_node[0] == '\0' && d->verdict.missing_count == 1) {
+        (void)snprintf(d->missing_node, sizeof(d->missing_node), "%s",
+                       mu_agent_stacks_node(s, d->nodes[d->missing[0]]));
+    }
+}
+
+/* Whoever has not answered is left out of the places, but not of the pulses. */
+static void on_asked(struct mu_stacks_ask *ask, int status)
+{
+    struct mu_agent_watchdog *d = ask->config.context;
+    struct mu_agent_service *s = MU_CONTAINER_OF(d, struct mu_agent_service, watchdog);
+
+    d->asking = false;
+    if (status != MUSTER_ECANCELED && d->sampling && s->round != NULL && !s->round->closing) {
+        name_by_flights(d);
+        name_node(s);
+        tell_hang(s->round);
+    }
+    mu_groups_fini(&d->groups);
+    mu_flights_fini(&d->flights);
+}
+
+/* Without a store there is nobody to ask, and the hang is told without places. */
 static void find_places(struct mu_agent_round *r)
 {
     struct mu_agent_watchdog *d = &r->s->watchdog;
@@ -398,13 +516,16 @@ static void find_places(struct mu_agent_round *r)
 
     mu_groups_defaults(&config);
     mu_groups_init(&d->groups, &config);
-    d->grouping = true;
+    mu_flights_init(&d->flights);
     d->missing_node[0] = '\0';
-    for (uint32_t i = 0; i < r->s->config.policy.workers; i++) {
-        add_report(d, mu_buf_span(&d->sampler.workers[i].report));
+    d->ask.config = (struct mu_stacks_ask_config){
+        .timeout_ms = ASK_MS, .answer = on_answer, .done = on_asked, .context = d};
+    d->asking = mu_agent_stacks_ask(r->s, &d->ask) == 0;
+    if (!d->asking) {
+        tell_hang(r);
+        mu_groups_fini(&d->groups);
+        mu_flights_fini(&d->flights);
     }
-    d->seen_next = r->world == 1 ? d->world : 0;
-    read_seen(r);
 }
 
 /* --- the judgement ---------------------------------------------------------------------------- */
@@ -416,18 +537,22 @@ static bool make_room(struct mu_agent_service *s)
     if (d->pulses == NULL || d->world != s->attempt.ranks.world) {
         mu_free(d->pulses);
         mu_free(d->missing);
+        mu_free(d->nodes);
         d->world = s->attempt.ranks.world;
         d->pulses = mu_calloc(d->world, sizeof(*d->pulses));
         d->missing = mu_calloc(d->world, sizeof(*d->missing));
+        d->nodes = mu_calloc(d->world, sizeof(*d->nodes));
     }
     d->pulse_count = 0;
-    return d->pulses != NULL && d->missing != NULL;
+    return d->pulses != NULL && d->missing != NULL && d->nodes != NULL;
 }
 
-static void add_pulse(struct mu_agent_watchdog *d, struct mu_pulse pulse)
+/* Pulses of ranks that there are not are passed over: the others are then one too few to judge. */
+static void add_pulse(struct mu_agent_watchdog *d, struct mu_pulse pulse, uint32_t node)
 {
-    if (d->pulse_count < d->world) {
+    if (pulse.rank < d->world && d->pulse_count < d->world) {
         d->pulses[d->pulse_count++] = pulse;
+        d->nodes[pulse.rank] = node;
     }
 }
 
@@ -451,7 +576,7 @@ static void judge(struct mu_agent_round *r)
     struct mu_watchdog_verdict v;
 
     for (uint32_t i = 0; i < r->s->config.policy.workers; i++) {
-        add_pulse(d, mu_watchdog_pulse(&d->machine, i));
+        add_pulse(d, mu_watchdog_pulse(&d->machine, i), r->rank);
     }
     sort_pulses(d);
     if (mu_watchdog_judge(&d->run, d->pulses, d->pulse_count, d->world, &v, d->missing) != 0) {
@@ -484,7 +609,7 @@ static void on_pulses(struct mu_agent_round *r, struct mu_store_op *op)
 
         (void)mu_pulse_count(op->reply.values[i], &count);
         for (size_t j = 0; j < count; j++) {
-            add_pulse(d, mu_pulse_at(op->reply.values[i], j));
+            add_pulse(d, mu_pulse_at(op->reply.values[i], j), (uint32_t)i + 1);
         }
     }
     judge(r);
@@ -513,7 +638,6 @@ static void on_said(struct mu_agent_round *r, struct mu_store_op *op)
     }
 }
 
-/* The stacks come first: whoever finds the pulses finds them as well, in any kind of store. */
 static void say(struct mu_agent_round *r)
 {
     struct mu_agent_service *s = r->s;
@@ -521,28 +645,18 @@ static void say(struct mu_agent_round *r)
     uint32_t workers = s->config.policy.workers;
     struct mu_pulse *pulses = mu_calloc(workers, sizeof(*pulses));
     struct mu_buf encoded;
-    size_t bytes = 0;
 
     mu_buf_init(&encoded, 64 + (size_t)workers * 2 * MU_PULSE_SIZE);
     for (uint32_t i = 0; pulses != NULL && i < workers; i++) {
         pulses[i] = mu_watchdog_pulse(&d->machine, i);
-        bytes += d->sampler.workers[i].report.len + 1;
     }
     d->said_at = mu_env_now(s->env).mono;
     if (pulses != NULL && mu_pulse_encode(&encoded, pulses, workers) == 0 &&
-        begin_op(r, (size_t)workers + 1, bytes + encoded.len)) {
-        size_t count = (size_t)workers + 1;
-
-        for (uint32_t i = 0; i < workers; i++) {
-            struct mu_span report = mu_buf_span(&d->sampler.workers[i].report);
-
-            r->hang.spans[i] = put_key(r, MU_AGENT_SEEN_KEY, s->attempt.ranks.base + i);
-            r->hang.spans[count + i] = put(r, report.len == 0 ? MU_SPAN_LIT("-") : report);
-        }
-        r->hang.spans[workers] = put_key(r, MU_AGENT_PULSE_KEY, r->rank);
-        r->hang.spans[count + workers] = put(r, mu_buf_span(&encoded));
+        begin_op(r, 1, encoded.len)) {
+        r->hang.spans[0] = put_key(r, MU_AGENT_PULSE_KEY, r->rank);
+        r->hang.spans[1] = put(r, mu_buf_span(&encoded));
         d->saying_still = d->still;
-        submit(r, MU_STORE_MULTI_SET, count, true, on_said);
+        submit(r, MU_STORE_SET, 1, true, on_said);
     }
     mu_buf_fini(&encoded);
     mu_free(pulses);
@@ -601,8 +715,8 @@ void mu_agent_hang_turn(struct mu_agent_service *s)
 {
     struct mu_agent_round *r = s->round;
 
-    if (r == NULL || r->closing || !r->has_ranks) {
-        return;
+    if (r == NULL || r->closing || !r->has_ranks || s->watchdog.asking) {
+        return; /* what is judged stays as it is while the stacks for it are on their way */
     }
     if (r->world == 1) {
         turn_alone(r);
@@ -620,10 +734,10 @@ void mu_agent_hang_reset(struct mu_agent_service *s)
     struct mu_agent_watchdog *d = &s->watchdog;
 
     mu_watchdog_run_init(&d->run, d->hang_ms);
-    if (d->grouping) {
-        mu_groups_fini(&d->groups);
+    if (d->asking) {
+        mu_stacks_ask_cancel(&d->ask);
     }
-    d->grouping = false;
+    mu_env_timer_arm(s->env, &d->kill_timer, MU_MONO_NEVER);
     mu_hang_fini(&d->told);
     d->has_told = d->tell_due = d->said_still = false;
     d->number = 0;

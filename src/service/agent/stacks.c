@@ -101,9 +101,16 @@ static void free_look(struct mu_agent_look *look)
     mu_free(look);
 }
 
+/* Where one look has not come back, others may not either: they must not take up the pool. */
+static uint32_t at_once(struct mu_agent_service *s)
+{
+    return mu_agent_watchdog_stuck(s) == MU_STACKS_NOBODY ? AT_ONCE : 1;
+}
+
 static void begin_looks(struct mu_agent_look *look)
 {
-    while (look->r != NULL && look->begun < look->count && look->begun - look->ended < AT_ONCE) {
+    while (look->r != NULL && look->begun < look->count &&
+           look->begun - look->ended < at_once(look->s)) {
         struct look_one *one = &look->list[look->begun++];
         int err = one->note == NULL ? mu_stacks_take(look->s->env, &one->take) : MUSTER_ENOENT;
 
@@ -152,7 +159,7 @@ static void look_at(struct look_one *one, const struct mu_agent_worker *w)
     one->take = (struct mu_stacks_take){
         .pid = w->end.pid,
         .head = {.kind = MU_STACKS_OTHER,
-                 .node = mu_span_str(s->rdzv->node),
+                 .node = mu_span_str(s->config.host != NULL ? s->config.host : s->rdzv->node),
                  .rank = w->end.rank,
                  .local_rank = w->local_rank,
                  .pid = w->end.pid,
@@ -162,13 +169,17 @@ static void look_at(struct look_one *one, const struct mu_agent_worker *w)
     };
     one->note = w->end.exited ? "the process has ended"
                 : !w->running ? "the process does not run yet"
-                              : NULL;
+                : w->local_rank == mu_agent_watchdog_stuck(w->s)
+                    ? "an earlier look at it has not ended"
+                    : NULL;
 }
 
 static void look_at_workers(struct mu_agent_round *r)
 {
     struct mu_agent_service *s = r->s;
     uint32_t count = s->generation == 0 ? 0 : s->config.policy.workers;
+    /* The pool must not fill up with looks that do not come back. */
+    bool held = s->look != NULL || mu_agent_watchdog_blind(s);
     struct mu_agent_look *look;
 
     r->stacks.state = MU_AGENT_STACKS_LOOKS;
@@ -183,7 +194,7 @@ static void look_at_workers(struct mu_agent_round *r)
     for (uint32_t i = 0; i < count; i++) {
         look->list[i].look = look;
         look_at(&look->list[i], &s->workers[i]);
-        if (s->look != NULL) { /* The pool must not fill up with looks that do not come back. */
+        if (held) {
             look->list[i].note = "an earlier look at a worker of this node has not ended";
         }
     }

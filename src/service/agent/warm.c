@@ -30,7 +30,8 @@ static const char *join(struct mu_buf *out, const char *const *variables)
 }
 
 /* What all workers inherit: nothing of a round, which is not known yet. Modules read
- * OMP_NUM_THREADS when they are imported, so it is what workers will get. */
+ * OMP_NUM_THREADS when they are imported, and Python PYTHONFAULTHANDLER when it starts, so both are
+ * what workers will get. */
 static int build_env(struct mu_agent_service *s)
 {
     const char *const *inherited = s->config.inherited;
@@ -42,13 +43,16 @@ static int build_env(struct mu_agent_service *s)
     while (inherited[count] != NULL) {
         count++;
     }
-    s->warm_envp = mu_calloc(count + 3, sizeof(*s->warm_envp));
+    s->warm_envp = mu_calloc(count + 4, sizeof(*s->warm_envp));
     if (s->warm_envp == NULL) {
         return MUSTER_ENOMEM;
     }
     memcpy((void *)s->warm_envp, inherited, count * sizeof(*inherited));
     if (s->config.policy.workers > 1 && mu_agent_env_get(inherited, "OMP_NUM_THREADS") == NULL) {
         s->warm_envp[count++] = "OMP_NUM_THREADS=1";
+    }
+    if (mu_agent_env_get(inherited, "PYTHONFAULTHANDLER") == NULL) {
+        s->warm_envp[count++] = "PYTHONFAULTHANDLER=1";
     }
     s->warm_envp[count] = join(&s->warm_env, s->warm_envp);
     return 0;

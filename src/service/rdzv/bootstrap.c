@@ -652,6 +652,16 @@ const struct mu_store_server *mu_rdzv_bootstrap_server(const struct mu_rdzv_boot
     return b->server;
 }
 
+uint64_t mu_rdzv_bootstrap_changes(const struct mu_rdzv_bootstrap *b)
+{
+    struct mu_store_server_stats stats = {0};
+
+    if (b->server != NULL) {
+        mu_store_server_stats(b->server, &stats);
+    }
+    return stats.revision;
+}
+
 void mu_rdzv_bootstrap_end(struct mu_rdzv_bootstrap *b)
 {
     if (b->ending) {

@@ -89,6 +89,8 @@ int mu_rdzv_bootstrap_start(struct mu_env *env, const struct mu_rdzv_bootstrap_c
 struct mu_store_server;
 /** The server at this node; NULL: there is none. */
 const struct mu_store_server *mu_rdzv_bootstrap_server(const struct mu_rdzv_bootstrap *b);
+/** How often the keys of the server at this node were changed; 0: there is no server here. */
+uint64_t mu_rdzv_bootstrap_changes(const struct mu_rdzv_bootstrap *b);
 /** Ends the server, if there is one; neither done nor failed comes any more. `ended` follows. */
 void mu_rdzv_bootstrap_end(struct mu_rdzv_bootstrap *b);
 

@@ -16,25 +16,16 @@
 
 int mu_stacks_sampler_init(struct mu_stacks_sampler *s, const struct mu_peek *peek, uint32_t count)
 {
-    *s = (struct mu_stacks_sampler){.peek = peek, .count = count};
+    *s = (struct mu_stacks_sampler){.peek = peek, .count = count, .looking = MU_STACKS_NOBODY};
     mu_buf_init(&s->whole, MU_STACKS_REPORT_BYTES_MAX);
     s->workers = mu_calloc(count, sizeof(*s->workers));
-    if (s->workers == NULL) {
-        return MUSTER_ENOMEM;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        mu_buf_init(&s->workers[i].report, MU_STACKS_REPORT_BYTES_MAX);
-    }
-    return 0;
+    return s->workers == NULL ? MUSTER_ENOMEM : 0;
 }
 
 static void forget(struct mu_stacks_sampler *s, struct mu_stacks_sampled *w)
 {
-    struct mu_buf report = w->report;
-
     s->peek->close(w->process);
-    mu_buf_reset(&report);
-    *w = (struct mu_stacks_sampled){.pid = w->pid, .head = w->head, .report = report};
+    *w = (struct mu_stacks_sampled){.pid = w->pid, .wants_place = w->wants_place};
 }
 
 void mu_stacks_sampler_reset(struct mu_stacks_sampler *s)
@@ -49,7 +40,6 @@ void mu_stacks_sampler_fini(struct mu_stacks_sampler *s)
 {
     for (uint32_t i = 0; s->workers != NULL && i < s->count; i++) {
         s->peek->close(s->workers[i].process);
-        mu_buf_fini(&s->workers[i].report);
     }
     mu_free(s->workers);
     mu_free(s->look);
@@ -96,21 +86,30 @@ static void look_closer(struct mu_stacks_sampler *s, struct mu_stacks_sampled *w
     if (w->runs % MU_STACKS_FAMILY_RUNS == 0) {
         w->family_count = mu_stacks_family(s->peek, w->process, w->family, MU_STACKS_FAMILY_MAX);
         w->traced = mu_kernel_is_traced(read_text(s, w->process, 0, "status"));
+        w->frozen = mu_kernel_is_frozen(read_text(s, w->process, 0, "wchan"));
     }
     w->runs++;
     add_up_family(s, w);
     w->sample.traced = w->sample.traced || w->traced;
+    if (w->frozen) {
+        w->sample.stopped = true;
+        w->sample.on_disk = false;
+    }
 }
 
 static void take_numbers(struct mu_stacks_sampler *s, struct mu_stacks_sampled *w)
 {
     struct mu_kernel_stat stat;
 
-    if (!mu_kernel_stat_read(read_text(s, w->process, 0, "stat"), &stat) || stat.state == 'Z' ||
-        stat.state == 'X') {
+    if (!mu_kernel_stat_read(read_text(s, w->process, 0, "stat"), &stat)) {
+        w->sample.unseen = true;
+        return;
+    }
+    if (stat.state == 'Z' || stat.state == 'X') {
         w->sample.ended = true;
         return;
     }
+    w->sample.memory_bytes = stat.memory_bytes;
     w->sample.on_disk = stat.state == 'D';
     w->sample.stopped = stat.state == 'T';
     w->sample.traced = stat.state == 't';
@@ -118,7 +117,8 @@ static void take_numbers(struct mu_stacks_sampler *s, struct mu_stacks_sampled *
         look_closer(s, w);
     }
     w->own_ns = stat.cpu_ns;
-    w->sample.cpu_ns = w->own_ns + w->family_ns;
+    w->sample.cpu_ns = w->own_ns;
+    w->sample.family_ns = w->family_ns;
     w->sample.io_bytes = mu_kernel_io_bytes(read_text(s, w->process, 0, "io")) + w->family_bytes;
 }
 
@@ -128,13 +128,13 @@ static void take_numbers(struct mu_stacks_sampler *s, struct mu_stacks_sampled *
 static bool look_at(struct mu_stacks_sampler *s, struct mu_stacks_sampled *w, int64_t pid,
                     struct mu_stacks_report *ret)
 {
+    const struct mu_stacks_report head = {.rank = MU_STACKS_NO_RANK};
     struct mu_errmsg why;
-
     int err;
 
     mu_buf_reset(&s->whole);
     s->look->known = pid == w->seen ? w->known : (struct mu_stacks_known){0};
-    err = mu_stacks_look(s->look, pid, &w->head, &s->whole, &why);
+    err = mu_stacks_look(s->look, pid, &head, &s->whole, &why);
     if (err == 0 && s->look->known.runtime != 0) {
         w->seen = pid;
         w->known = s->look->known;
@@ -181,11 +181,6 @@ static void take_place(struct mu_stacks_sampler *s, struct mu_stacks_sampled *w)
         }
         w->sample.place = mu_stance_place(&report);
         w->sample.stance = mu_stance_of(&report);
-        if (w->sample.place != 0 || w->report.len == 0) {
-            /* A look that shows nothing does not replace a better one. */
-            mu_buf_reset(&w->report);
-            (void)mu_buf_append(&w->report, mu_buf_span(&s->whole));
-        }
     }
 }
 
@@ -202,12 +197,18 @@ static void sample_worker(struct mu_stacks_sampler *s, struct mu_stacks_sampled 
         }
     }
     if (w->process == NULL) {
-        w->sample.ended = true;
+        /* Whoever waits for it knows best whether it has ended: other users' processes may be
+         * hidden. */
+        w->sample.ended = w->pid == 0;
+        w->sample.unseen = w->pid != 0;
+        w->opened = 0;
         return;
     }
     take_numbers(s, w);
-    if (w->wants_place && !w->sample.ended) {
+    if (w->wants_place && !w->sample.ended && !w->sample.unseen) {
+        s->looking = (uint32_t)(w - s->workers);
         take_place(s, w);
+        s->looking = MU_STACKS_NOBODY;
     }
 }
 

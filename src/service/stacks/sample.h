@@ -24,15 +24,14 @@
 #include "service/stacks/look.h"
 
 #define MU_STACKS_FAMILY_RUNS 5
+#define MU_STACKS_NOBODY      UINT32_MAX
 
 struct mu_stacks_sampled {
     /* set before a run */
     int64_t pid; /* 0: there is none */
     bool wants_place;
-    struct mu_stacks_report head; /* its spans are borrowed until the run has ended */
     /* set by a run; `output_bytes`, `store_ops`, `marks` and `step` are not */
     struct mu_watchdog_sample sample;
-    struct mu_buf report; /* what the last look saw of the main thread, encoded; may be empty */
     /* private */
     struct mu_peek_process *process; /* of `opened`, or NULL */
     int64_t opened;
@@ -43,6 +42,7 @@ struct mu_stacks_sampled {
     uint64_t family_bytes;
     uint32_t runs; /* since the family was found out */
     bool traced;   /* as of then */
+    bool frozen;
     uint32_t family_count;
     int64_t family[MU_STACKS_FAMILY_MAX];
 };
@@ -53,6 +53,8 @@ struct mu_stacks_sampler {
     struct mu_stacks_sampled *workers;
     uint32_t count;
     struct mu_watchdog_node node; /* set by a run */
+    _Atomic uint32_t looking; /* the worker whose stack is being read; MU_STACKS_NOBODY: none. Any
+                                 thread may ask: the kernel may hold up whoever reads memory */
     /* private */
     struct mu_stacks_look *look; /* or NULL: nobody has looked yet */
     struct mu_buf whole;
@@ -65,7 +67,8 @@ int mu_stacks_sampler_init(struct mu_stacks_sampler *s, const struct mu_peek *pe
 void mu_stacks_sampler_reset(struct mu_stacks_sampler *s);
 /** After a reset, or with all workers gone; zeros are fine. */
 void mu_stacks_sampler_fini(struct mu_stacks_sampler *s);
-/** Samples all workers. Blocks for a few milliseconds, or for long if the disk is slow. */
+/** Samples all workers. Blocks for a few milliseconds, or for long if the disk is slow, or for ever
+ * if the memory of a worker whose place is wanted is another program's to give out. */
 void mu_stacks_sampler_run(struct mu_stacks_sampler *s);
 
 #endif

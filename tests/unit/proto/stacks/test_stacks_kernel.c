@@ -15,6 +15,11 @@ static void test_kernel_stat_is_read_past_any_name(void **state)
     assert_int_equal(stat.state, 'D');
     assert_int_equal(stat.cpu_ns, (300 + 20 + 1000 + 5) * UINT64_C(10000000));
     assert_int_equal(stat.start, 4711);
+    assert_int_equal(stat.memory_bytes, 0); /* it is not said */
+    assert_true(mu_kernel_stat_read(
+        MU_SPAN_LIT("7 (a) S 1 7 7 0 -1 4194560 100 0 0 0 300 20 1000 5 20 0 1 0 4711 8 25 9"),
+        &stat));
+    assert_int_equal(stat.memory_bytes, 25 * 4096);
     assert_false(mu_kernel_stat_read(MU_SPAN_LIT("7 (a) S 1 7 7"), &stat));
     assert_false(mu_kernel_stat_read(MU_SPAN_LIT(""), &stat));
 }
@@ -34,6 +39,16 @@ static void test_kernel_sees_a_debugger(void **state)
     (void)state;
     assert_true(mu_kernel_is_traced(MU_SPAN_LIT("Name:\tx\nTracerPid:\t12\nUid:\t0\n")));
     assert_false(mu_kernel_is_traced(MU_SPAN_LIT("Name:\tTracerPid:\t1\nTracerPid:\t0\n")));
+}
+
+static void test_kernel_knows_what_is_frozen(void **state)
+{
+    (void)state;
+    assert_true(mu_kernel_is_frozen(MU_SPAN_LIT("__refrigerator")));
+    assert_true(mu_kernel_is_frozen(MU_SPAN_LIT("do_freezer_trap\n")));
+    assert_false(mu_kernel_is_frozen(MU_SPAN_LIT("do_freezer_trap_late")));
+    assert_false(mu_kernel_is_frozen(MU_SPAN_LIT("io_schedule")));
+    assert_false(mu_kernel_is_frozen(MU_SPAN_LIT("")));
 }
 
 static void test_kernel_children_come_one_by_one(void **state)
@@ -129,6 +144,7 @@ int main(void)
         cmocka_unit_test(test_kernel_stat_is_read_past_any_name),
         cmocka_unit_test(test_kernel_io_adds_up_bytes_but_not_calls),
         cmocka_unit_test(test_kernel_sees_a_debugger),
+        cmocka_unit_test(test_kernel_knows_what_is_frozen),
         cmocka_unit_test(test_kernel_children_come_one_by_one),
         cmocka_unit_test(test_kernel_counts_disks_and_links),
         cmocka_unit_test(test_stance_of_other_processes_is_where_they_are_in_the_kernel),

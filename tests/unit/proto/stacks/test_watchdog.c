@@ -34,9 +34,10 @@ enum act {
     ACT_POLL,      /* waits for others in a busy loop */
     ACT_SLEEP,
     ACT_LOCK,
-    ACT_GIL,     /* sleeps in C and holds the GIL */
-    ACT_STARVED, /* waits for its data loader, which does nothing */
-    ACT_FED,     /* waits for its data loader, which computes */
+    ACT_STREAM_AT_LOCK, /* the same, while somebody else uses the network */
+    ACT_GIL,            /* sleeps in C and holds the GIL */
+    ACT_STARVED,        /* waits for its data loader, which does nothing */
+    ACT_FED,            /* waits for its data loader, which computes */
     ACT_STOPPED,
     ACT_FROZEN, /* in a frozen cgroup, where nobody can look */
     ACT_PIPE,   /* writes to a pipe that nobody reads */
@@ -45,7 +46,10 @@ enum act {
     ACT_IMPORT,   /* reads files */
     ACT_FSYNC,    /* waits for the disk, which writes */
     ACT_NFS,      /* waits for a disk that does not answer */
-    ACT_DOWNLOAD, /* the network moves */
+    ACT_DOWNLOAD, /* the network moves, and memory grows */
+    ACT_STREAM,   /* the network moves, and nothing else */
+    ACT_POOL,     /* waits for processes of its own, which compute */
+    ACT_HIDDEN,   /* computes, and nobody can see that */
     ACT_SERVE,
     ACT_PROMPT, /* somebody sits at pdb */
     ACT_TRACED,
@@ -69,9 +73,10 @@ static const struct {
     [ACT_POLL] = {1000, 105, MU_STANCE_OTHERS, false},
     [ACT_SLEEP] = {1, 106, MU_STANCE_UNKNOWN, false},
     [ACT_LOCK] = {1, 107, MU_STANCE_UNKNOWN, false},
+    [ACT_STREAM_AT_LOCK] = {1, 107, MU_STANCE_UNKNOWN, false},
     [ACT_GIL] = {0, 108, MU_STANCE_UNKNOWN, false},
     [ACT_STARVED] = {3, 109, MU_STANCE_UNKNOWN, false},
-    [ACT_FED] = {400, 109, MU_STANCE_UNKNOWN, false},
+    [ACT_FED] = {3, 109, MU_STANCE_UNKNOWN, false},
     [ACT_STOPPED] = {0, 110, MU_STANCE_OTHERS, false},
     [ACT_FROZEN] = {0, 111, MU_STANCE_UNKNOWN, true},
     [ACT_PIPE] = {0, 112, MU_STANCE_UNKNOWN, false},
@@ -81,6 +86,9 @@ static const struct {
     [ACT_FSYNC] = {1, 114, MU_STANCE_UNKNOWN, false},
     [ACT_NFS] = {0, 115, MU_STANCE_UNKNOWN, false},
     [ACT_DOWNLOAD] = {5, 116, MU_STANCE_UNKNOWN, false},
+    [ACT_STREAM] = {5, 124, MU_STANCE_UNKNOWN, false},
+    [ACT_POOL] = {2, 125, MU_STANCE_UNKNOWN, false},
+    [ACT_HIDDEN] = {900, 0, MU_STANCE_UNKNOWN, true},
     [ACT_SERVE] = {1, 117, MU_STANCE_REQUESTS, false},
     [ACT_PROMPT] = {0, 118, MU_STANCE_PERSON, false},
     [ACT_TRACED] = {0, 119, MU_STANCE_UNKNOWN, true},
@@ -137,17 +145,21 @@ static void act_out(struct world *w, uint32_t rank, enum act act)
     bool tick = w->second % 40 == 0;
 
     s->cpu_ns += acts[act].cpu_ms * MS;
+    s->family_ns += act == ACT_POOL || act == ACT_FED ? 400 * MS : 0;
     s->cpu_ns += w->noise_ms == 0 ? 0 : mu_prng_below(&w->prng, w->noise_ms) * MS;
     s->stopped = act == ACT_STOPPED;
     s->traced = act == ACT_TRACED;
     s->ended = act == ACT_ENDED;
+    s->unseen = act == ACT_HIDDEN;
+    s->memory_bytes += act == ACT_DOWNLOAD ? 1 << 20 : 0;
     s->on_disk = act == ACT_FSYNC || act == ACT_NFS;
     s->io_bytes += act == ACT_IMPORT ? 1 << 20 : 0;
     s->output_bytes += act == ACT_PRINT && tick ? 30 : 0;
     s->store_ops += act == ACT_STORE && tick ? 1 : 0;
     s->marks += act == ACT_MARK && tick ? 1 : 0;
     w->nodes[rank / LOCAL].disk_bytes += act == ACT_FSYNC ? 4096 : 0;
-    w->nodes[rank / LOCAL].net_bytes += act == ACT_DOWNLOAD ? 1 << 20 : 2000;
+    w->nodes[rank / LOCAL].net_bytes +=
+        act == ACT_DOWNLOAD || act == ACT_STREAM || act == ACT_STREAM_AT_LOCK ? 1 << 20 : 2000;
     s->place = 0;
     /* As a driver does, the stack is read only when it is wanted. */
     if (!acts[act].unseen && !w->blind &&
@@ -325,6 +337,8 @@ static const struct healthy {
     {"slow import on one rank", RANK(5), ACT_IMPORT, ACT_REDUCE, 900, HOUR_S},
     {"compilation on all ranks", ALL, ACT_TRAIN, ACT_TRAIN, 1200, HOUR_S},
     {"compilation on one rank", RANK(0), ACT_TRAIN, ACT_REDUCE, 1200, HOUR_S},
+    {"compilers of one rank", RANK(0), ACT_POOL, ACT_REDUCE, 1000, 1200},
+    {"compilers of most ranks", NOT(RANK(1) | RANK(6)), ACT_POOL, ACT_REDUCE, 1000, 1200},
     {"checkpoint by one rank", RANK(0), ACT_IMPORT, ACT_REDUCE, 500, 600},
     {"checkpoint that waits for the disk", RANK(0), ACT_FSYNC, ACT_REDUCE, 500, 600},
     {"checkpoint by all ranks", ALL, ACT_FSYNC, ACT_FSYNC, 300, 600},
@@ -336,6 +350,8 @@ static const struct healthy {
     {"long data loading", ALL, ACT_FED, ACT_FED, 1000, 1200},
     {"data loading on one rank", RANK(6), ACT_FED, ACT_REDUCE, 1000, 1200},
     {"download by one rank", RANK(0), ACT_DOWNLOAD, ACT_REDUCE, 1000, 1200},
+    {"data that are not kept", RANK(0), ACT_STREAM, ACT_REDUCE, 300, 400},
+    {"a worker that is hidden", RANK(0), ACT_HIDDEN, ACT_REDUCE, 1000, 1200},
     {"download, others poll for a file", RANK(0), ACT_CRUNCH, ACT_SLEEP, 1000, 1200},
     {"idle server", ALL, ACT_SERVE, ACT_SERVE, HOUR_S, HOUR_S},
     {"idle parameter server", RANK(0), ACT_SERVE, ACT_TRAIN, HOUR_S, HOUR_S},
@@ -445,8 +461,10 @@ static void test_watchdog_whoever_waits_for_requests_or_a_person_is_not_hung(voi
     assert_false(act_for(&w, RANK(1), ACT_TRACED, ACT_REDUCE, 600));
     assert_false(act_for(&w, ALL, ACT_TRAIN, ACT_TRAIN, 10));
     assert_false(act_for(&w, ALL, ACT_SERVE, ACT_SERVE, 600));
+    /* If all others are in the same collective, it may be the one that they wait for. */
     assert_true(act_for(&w, RANK(1), ACT_SERVE, ACT_REDUCE, 600));
-    assert_int_equal(w.missing, 0);
+    assert_int_equal(w.missing, RANK(1));
+    assert_true(w.verdict.split);
     world_end(&w);
 }
 
@@ -495,6 +513,86 @@ static void test_watchdog_a_late_sample_is_not_counted(void **unused)
     assert_false(act_for(&w, ALL, ACT_TRAIN, ACT_TRAIN, 10));
     w.gap_ms = 0;
     assert_false(act_for(&w, ALL, ACT_REDUCE, ACT_REDUCE, HOUR_S));
+    world_end(&w);
+}
+
+/* A machine may have other users. */
+static void test_watchdog_the_network_alone_excuses_for_a_while(void **unused)
+{
+    struct world w;
+
+    (void)unused;
+    world_begin(&w, 1);
+    assert_false(act_for(&w, ALL, ACT_TRAIN, ACT_TRAIN, 10));
+    assert_false(act_for(&w, RANK(3), ACT_STREAM, ACT_REDUCE, 290 + HANG_S));
+    assert_true(act_for(&w, RANK(3), ACT_STREAM, ACT_REDUCE, 20));
+    assert_int_equal(w.missing, RANK(3));
+    assert_false(act_for(&w, ALL, ACT_TRAIN, ACT_TRAIN, 10));
+    assert_false(act_for(&w, RANK(3), ACT_STREAM, ACT_REDUCE, 290 + HANG_S)); /* once more */
+    world_end(&w);
+}
+
+static void test_watchdog_the_network_alone_does_not_end_a_hang(void **unused)
+{
+    struct world w;
+
+    (void)unused;
+    world_begin(&w, 1);
+    assert_true(act_for(&w, RANK(3), ACT_LOCK, ACT_REDUCE, 600));
+    for (int i = 0; i < 10; i++) {
+        assert_false(act_for(&w, RANK(3), ACT_STREAM_AT_LOCK, ACT_REDUCE, 1));
+        assert_int_equal(w.verdict.word, MU_WATCHDOG_HANGING);
+        assert_false(act_for(&w, RANK(3), ACT_LOCK, ACT_REDUCE, 2 * HANG_S));
+    }
+    assert_false(act_for(&w, ALL, ACT_TRAIN, ACT_TRAIN, 1));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_RESUMED);
+    world_end(&w);
+}
+
+/* It may have been a wrong alarm, so whoever comes back is as one who was just started. */
+static void test_watchdog_a_worker_that_cannot_be_seen_is_no_evidence(void **unused)
+{
+    struct world w;
+
+    (void)unused;
+    world_begin(&w, 1);
+    assert_false(act_for(&w, RANK(3), ACT_HIDDEN, ACT_REDUCE, HOUR_S));
+    assert_int_equal(mu_watchdog_pulse(&w.agents[0], 3).state, MU_PULSE_FRESH);
+    assert_false(act_for(&w, RANK(3), ACT_SLEEP, ACT_REDUCE, HANG_S - 5));
+    assert_true(act_for(&w, RANK(3), ACT_SLEEP, ACT_REDUCE, 20));
+    assert_int_equal(w.missing, RANK(3));
+    assert_false(act_for(&w, RANK(3), ACT_HIDDEN, ACT_REDUCE, 5));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_NOTHING);
+    world_end(&w);
+}
+
+static void disturb(struct world *w)
+{
+    for (uint32_t a = 0; a < AGENTS; a++) {
+        mu_watchdog_disturb(&w->agents[a]);
+    }
+}
+
+static void test_watchdog_what_we_made_workers_do_is_no_evidence(void **unused)
+{
+    struct world w;
+
+    (void)unused;
+    world_begin(&w, 1);
+    assert_true(act_for(&w, RANK(2), ACT_LOCK, ACT_REDUCE, 600));
+    disturb(&w); /* They write dumps, and compute for it. */
+    assert_false(act_for(&w, ALL, ACT_IMPORT, ACT_IMPORT, 1));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_HANGING);
+    assert_false(act_for(&w, RANK(2), ACT_LOCK, ACT_REDUCE, 30));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_HANGING);
+    disturb(&w); /* But what they do by themselves after that counts. */
+    assert_false(act_for(&w, ALL, ACT_TRAIN, ACT_TRAIN, 2));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_RESUMED);
+    /* Who is disturbed all the time has not been silent. */
+    for (int i = 0; i < 2 * HANG_S; i++) {
+        disturb(&w);
+        assert_false(act_for(&w, ALL, ACT_REDUCE, ACT_REDUCE, 1));
+    }
     world_end(&w);
 }
 
@@ -604,6 +702,31 @@ static void test_watchdog_trusts_no_old_look(void **unused)
     w.blind = true;
     assert_false(act_for(&w, ALL, ACT_POLL, ACT_POLL, HOUR_S));
     world_end(&w);
+    /* Ranks that were seen in one place, and compute since: that they are still there is not
+     * known. */
+    world_begin(&w, 1);
+    assert_false(act_for(&w, RANK(2), ACT_SLEEP, ACT_SPIN, 20));
+    w.blind = true;
+    assert_false(act_for(&w, RANK(2), ACT_SLEEP, ACT_CRUNCH, 600));
+    world_end(&w);
+}
+
+/* On a busy machine, a look at a thread that runs fails now and then. */
+static void test_watchdog_a_look_that_fails_once_is_not_a_move(void **unused)
+{
+    unsigned told = 0;
+    struct world w;
+
+    (void)unused;
+    world_begin(&w, 1);
+    assert_false(act_for(&w, ALL, ACT_TRAIN, ACT_TRAIN, 10));
+    for (int i = 0; i < 10 * HANG_S; i++) {
+        w.blind = i % 7 == 3;
+        told += act_for(&w, ALL, ACT_POLL, ACT_POLL, 1) ? 1 : 0;
+        assert_int_not_equal(w.verdict.word, MU_WATCHDOG_RESUMED);
+    }
+    assert_int_equal(told, 1);
+    world_end(&w);
 }
 
 /* A worker that is busy is looked at now and then; one that does nothing, once at first. */
@@ -644,6 +767,7 @@ static void test_watchdog_counts_only_marks_where_there_are_some(void **unused)
     for (uint32_t a = 0; a < AGENTS; a++) {
         w.agents[a].config.marked = true;
     }
+    assert_false(act_for(&w, ALL, ACT_PRINT, ACT_PRINT, 600)); /* no marks so far */
     assert_false(act_for(&w, ALL, ACT_MARK, ACT_MARK, 600));
     assert_true(act_for(&w, ALL, ACT_PRINT, ACT_PRINT, 600));
     world_end(&w);
@@ -779,6 +903,10 @@ int main(void)
         cmocka_unit_test(test_watchdog_whoever_waits_for_requests_or_a_person_is_not_hung),
         cmocka_unit_test(test_watchdog_begins_anew_after_a_debugger),
         cmocka_unit_test(test_watchdog_a_late_sample_is_not_counted),
+        cmocka_unit_test(test_watchdog_the_network_alone_excuses_for_a_while),
+        cmocka_unit_test(test_watchdog_the_network_alone_does_not_end_a_hang),
+        cmocka_unit_test(test_watchdog_a_worker_that_cannot_be_seen_is_no_evidence),
+        cmocka_unit_test(test_watchdog_what_we_made_workers_do_is_no_evidence),
         cmocka_unit_test(test_watchdog_an_agent_that_is_always_late_still_notices),
         cmocka_unit_test(test_watchdog_a_rank_that_is_not_heard_from_is_no_evidence),
         cmocka_unit_test(test_watchdog_a_rank_that_was_just_started_is_no_evidence),
@@ -786,6 +914,7 @@ int main(void)
         cmocka_unit_test(test_watchdog_notices_hangs_without_stacks),
         cmocka_unit_test(test_watchdog_says_when_who_is_missing_is_a_guess),
         cmocka_unit_test(test_watchdog_trusts_no_old_look),
+        cmocka_unit_test(test_watchdog_a_look_that_fails_once_is_not_a_move),
         cmocka_unit_test(test_watchdog_looks_seldom),
         cmocka_unit_test(test_watchdog_off_never_alarms),
         cmocka_unit_test(test_watchdog_counts_only_marks_where_there_are_some),

@@ -85,6 +85,7 @@ static void test_agent_env_has_all_that_torchrun_gives(void **state)
         {"MUSTER_ROUND", "5"},
         {"MUSTER_GRACE", "30"},
         {"MUSTER_NOTIFY_FD", "3"},
+        {"PYTHONFAULTHANDLER", "1"},
         {"HOME", "/root"},
         {"PATH", "/bin"},
         {"EMPTY", ""},

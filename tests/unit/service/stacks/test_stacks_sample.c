@@ -151,7 +151,7 @@ static void set_stat(int64_t pid, char state, unsigned ticks)
 {
     char text[128];
 
-    (void)snprintf(text, sizeof(text), "%lld (x) %c 1 1 1 0 -1 0 0 0 0 0 %u 0 0 0 20 0 1 0 5 0",
+    (void)snprintf(text, sizeof(text), "%lld (x) %c 1 1 1 0 -1 0 0 0 0 0 %u 0 0 0 20 0 1 0 5 0 3",
                    (long long)pid, state, ticks);
     set(pid, "stat", text);
 }
@@ -199,7 +199,8 @@ static void test_sample_has_the_time_and_the_bytes_of_a_worker(void **state)
     s = run_once();
     assert_int_equal(s->cpu_ns, 100 * TICK_NS);
     assert_int_equal(s->io_bytes, 42);
-    assert_false(s->ended || s->stopped || s->traced || s->on_disk);
+    assert_int_equal(s->memory_bytes, 3 * 4096);
+    assert_false(s->ended || s->unseen || s->stopped || s->traced || s->on_disk);
     assert_true(sampler.workers[1].sample.ended); /* there is none */
     assert_int_equal(sampler.node.net_bytes, 11);
     assert_int_equal(sampler.node.disk_bytes, 1024);
@@ -220,12 +221,14 @@ static void test_sample_adds_the_family_of_a_worker_that_does_not_compute(void *
     (void)run_once(); /* all of its time is new: it computes */
     assert_true(asked < 5);
     s = run_once();
-    assert_int_equal(s->cpu_ns, 134 * TICK_NS); /* 12 has ended meanwhile */
+    assert_int_equal(s->cpu_ns, 100 * TICK_NS);
+    assert_int_equal(s->family_ns, 34 * TICK_NS); /* 12 has ended meanwhile */
     assert_int_equal(s->io_bytes, 7);
     /* While it computes, what the family had used stays: it is no move that it is not looked at. */
     set_stat(10, 'R', 200);
     s = run_once();
-    assert_int_equal(s->cpu_ns, 234 * TICK_NS);
+    assert_int_equal(s->cpu_ns, 200 * TICK_NS);
+    assert_int_equal(s->family_ns, 34 * TICK_NS);
     assert_int_equal(s->io_bytes, 7);
 }
 
@@ -244,7 +247,7 @@ static void test_sample_finds_new_children_in_time(void **state)
     for (int i = 0; i < MU_STACKS_FAMILY_RUNS; i++) {
         s = run_once();
     }
-    assert_int_equal(s->cpu_ns, 130 * TICK_NS);
+    assert_int_equal(s->family_ns, 30 * TICK_NS);
 }
 
 static void test_sample_watches_a_bounded_family(void **state)
@@ -282,6 +285,26 @@ static void test_sample_sees_who_is_stopped_held_or_on_disk(void **state)
     assert_true(run_once()->ended);
 }
 
+/* Somebody waits for it, and it is not in /proc: it is another user's, and hidden. */
+static void test_sample_does_not_take_who_is_hidden_for_ended(void **state)
+{
+    const struct mu_watchdog_sample *s;
+
+    (void)state;
+    sampler.workers[0].pid = 10;
+    sampler.workers[0].wants_place = true;
+    s = run_once();
+    assert_true(s->unseen && !s->ended);
+    set_stat(10, 'S', 1);
+    s = run_once();
+    assert_false(s->unseen || s->ended);
+    set(10, "stat", ""); /* it has gone away between two looks */
+    s = run_once();
+    assert_true(s->unseen && !s->ended);
+    sampler.workers[0].pid = 0;
+    assert_true(run_once()->ended);
+}
+
 static void test_sample_forgets_a_worker_whose_place_is_taken(void **state)
 {
     const struct mu_watchdog_sample *s;
@@ -306,7 +329,6 @@ static void test_sample_forgets_a_worker_whose_place_is_taken(void **state)
 static void test_sample_looks_only_when_it_is_asked_to(void **state)
 {
     const struct mu_watchdog_sample *s;
-    struct mu_stacks_report report;
 
     (void)state;
     set_stat(10, 'S', 1);
@@ -314,21 +336,14 @@ static void test_sample_looks_only_when_it_is_asked_to(void **state)
     set(10, "syscall", "running\n");
     set(10, "wchan", "do_something");
     sampler.workers[0].pid = 10;
-    sampler.workers[0].head = (struct mu_stacks_report){.node = MU_SPAN_LIT("node1"), .rank = 3};
     s = run_once();
     assert_int_equal(s->place, 0);
-    assert_int_equal(sampler.workers[0].report.len, 0);
     sampler.workers[0].wants_place = true;
     s = run_once();
     assert_int_not_equal(s->place, 0);
-    assert_int_equal(mu_stacks_report_decode(mu_buf_span(&sampler.workers[0].report), &report), 0);
-    assert_int_equal(report.rank, 3);
-    assert_int_equal(report.thread_count, 1);
-    /* A look that shows nothing does not replace it. */
     set(10, "wchan", "0");
     s = run_once();
     assert_int_equal(s->place, 0);
-    assert_int_not_equal(sampler.workers[0].report.len, 0);
 }
 
 int main(void)
@@ -341,6 +356,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_sample_finds_new_children_in_time, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sample_watches_a_bounded_family, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sample_sees_who_is_stopped_held_or_on_disk, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_sample_does_not_take_who_is_hidden_for_ended, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_sample_forgets_a_worker_whose_place_is_taken, setup,
                                         teardown),
