@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/stacks_print.h"
 
@@ -131,5 +132,10 @@ int cmd_stacks(int argc, char **argv)
     if (!(o.timeout > 0)) {
         return cli_usage("stacks", "--timeout %g must be greater than 0", o.timeout);
     }
-    return run_it(&o);
+    code = run_it(&o);
+    if (stacks_list_stuck()) {
+        (void)fflush(NULL);
+        _exit(code == CLI_OK ? CLI_FAILED : code);
+    }
+    return code;
 }

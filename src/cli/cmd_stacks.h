@@ -45,7 +45,10 @@ bool stacks_list_add(struct stacks_list *list, const struct mu_stacks_report *he
 size_t stacks_list_count(const struct stacks_list *list);
 /** Looks at all of them. Returns 0 or an exit code after it has printed the error. */
 int stacks_list_take(struct stacks_list *list);
-/** The report of one, which is encoded; or MUSTER_... with a text: there is none. */
+/** Whether a look has not come back. Then the process has to end by _exit(): exit() would wait. */
+bool stacks_list_stuck(void);
+/** The report of one, which is encoded; or MUSTER_... with a text: there is none.
+ * MUSTER_ETIMEDOUT: its look has not come back. */
 int stacks_list_report(const struct stacks_list *list, size_t i, struct mu_span *ret_report,
                        const char **reterr_text);
 

@@ -257,8 +257,12 @@ static int take(const struct worker *workers, size_t count, struct stacks_page *
         struct mu_span report;
         const char *why;
 
+        int err = stacks_list_report(list, i, &report, &why);
+
         /* One that has ended meanwhile is no worker any more. */
-        if (stacks_list_report(list, i, &report, &why) == 0 && stacks_page_add(page, report) != 0) {
+        if (err == MUSTER_ETIMEDOUT) {
+            (void)cli_fail(CLI_FAILED, "%s", why);
+        } else if (err == 0 && stacks_page_add(page, report) != 0) {
             code = cli_fail(CLI_FAILED, "out of memory");
         }
     }
