@@ -11,6 +11,7 @@
 #include "cli/cli_loop.h"
 #include "cli/cli_time.h"
 #include "cli/run_explain.h"
+#include "cli/run_flight.h"
 #include "cli/run_torch.h"
 #include "cli/run_kept.h"
 #include "cli/run_lookup.h"
@@ -21,6 +22,7 @@
 
 struct run {
     struct run_options o;
+    struct run_flight flight;
     struct cli_loop loop;
     struct mu_files *files;
     struct mu_output *output;
@@ -509,6 +511,7 @@ static int run_agent(struct run *r)
     int code;
     int err;
 
+    config.flight = r->flight.path[0] == '\0' ? NULL : r->flight.path;
     if (gethostname(r->host, sizeof(r->host) - 1) == 0) {
         config.host = r->host;
     }
@@ -613,7 +616,14 @@ static int run(struct run *r)
                    "may be faster");
         }
         run_kept_begin(&kept, r->o.rdzv.run_id);
+        if (strcmp(r->o.flight_recorder, "on") == 0) {
+            uint64_t random;
+
+            mu_env_entropy(r->loop.env, &random, sizeof(random));
+            run_flight_begin(&r->flight, random);
+        }
         code = run_agent(r);
+        run_flight_end(&r->flight, code != 0);
         run_kept_end(&kept);
     }
     mu_output_free(r->output);

@@ -111,6 +111,9 @@ static const struct cli_option options[] = {
      CLI_TEXT, &parsed.exclude_after, 0, .whole = true},
     {"exclude-for", "TIME", "muster: for how long a node is excluded (30m)", CLI_SECONDS,
      &parsed.exclude_for, 31536000, .given = &parsed.has_exclude_for, .whole = true},
+    {"flight-recorder", "on, off",
+     "have PyTorch's flight recorder listen, so that it can be asked who hangs in NCCL (on)",
+     CLI_TEXT, &parsed.flight_recorder, 0, .whole = true, .of = on_or_off},
     {"grace", "TIME", "time between SIGTERM and SIGKILL (30s)", CLI_SECONDS, &parsed.grace, 0,
      .whole = true},
     {"hang", "TIME|off", "say so if no worker makes progress for this time (60s)", CLI_TEXT,
@@ -193,6 +196,7 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
         .exclude_action = "wait",
         .hang = "60s",
         .hang_action = "tell",
+        .flight_recorder = "on",
         .store_hold = "on",
         .check_timeout = 60,
     };

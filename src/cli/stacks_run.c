@@ -14,11 +14,14 @@
 #include "service/rdzv/ask.h"
 #include "service/rdzv/bootstrap.h"
 #include "service/rdzv/muster.h"
+#include "service/stacks/summary.h"
 
-#define FIND_MS     10000 /* for the server to say what there is */
-#define FINDS_MAX   3     /* times that it is asked: a round may end just then */
-#define NAMED_MAX   20    /* nodes that are named one by one: the page stays a page */
-#define HERE_ADVICE "`muster stacks` without --rdzv-endpoint shows the workers of one machine"
+#define FIND_MS           10000 /* for the server to say what there is */
+#define FINDS_MAX         3     /* times that it is asked: a round may end just then */
+#define FLIGHTS_BYTES_MAX ((size_t)1 << 20)
+#define FLIGHTS_TAKEN_MAX ((size_t)1 << 30)
+#define NAMED_MAX         20 /* nodes that are named one by one: the page stays a page */
+#define HERE_ADVICE       "`muster stacks` without --rdzv-endpoint shows the workers of one machine"
 
 struct member {
     char *node;
@@ -45,6 +48,7 @@ struct view {
     struct mu_rdzv_round_store store;
     struct mu_stacks_ask ask;
     struct stacks_page page;
+    struct mu_buf flights; /* of all answers */
     uint32_t left_out;
     uint32_t cut;
     uint32_t late; /* nodes that have not answered */
@@ -117,6 +121,22 @@ static void say_head(const struct view *v)
     }
 }
 
+/* A run that moves is never seen at one moment: this is what there was. */
+static void show_flights(struct view *v)
+{
+    struct mu_buf out;
+
+    mu_buf_init(&out, FLIGHTS_BYTES_MAX);
+    if (mu_stacks_flights(mu_buf_span(&v->flights), v->o->json, &out) == 0 && v->o->json) {
+        (void)json_object_set_new(
+            v->page.object, "flights",
+            json_loadb((const char *)mu_buf_span(&out).data, out.len, 0, NULL));
+    } else if (out.len != 0) {
+        (void)fwrite(mu_buf_span(&out).data, 1, out.len, stdout);
+    }
+    mu_buf_fini(&out);
+}
+
 static void show(struct view *v)
 {
     int code;
@@ -129,6 +149,7 @@ static void show(struct view *v)
     } else {
         say_head(v);
     }
+    show_flights(v);
     code = stacks_page_print(&v->page);
     v->code = code != 0 ? code : v->late != 0 ? CLI_FAILED : CLI_OK;
 }
@@ -141,6 +162,7 @@ static void on_answer(void *context, uint32_t node, const struct mu_stacks_answe
     struct mu_reader r = mu_reader(answer->reports);
 
     v->members[node].answered = true;
+    (void)mu_buf_append(&v->flights, answer->flights);
     v->left_out += answer->left_out;
     v->cut += answer->cut;
     if (answer->world > v->page.world) {
@@ -351,10 +373,12 @@ int stacks_of_run(const struct stacks_options *o)
         return v.code;
     }
     stacks_page_init(&v.page, o);
+    mu_buf_init(&v.flights, FLIGHTS_TAKEN_MAX);
     find_run(&v);
     cli_loop_run(&v.loop);
     cli_loop_close(&v.loop);
     stacks_page_fini(&v.page);
+    mu_buf_fini(&v.flights);
     free_members(&v);
     return v.code;
 }

@@ -1,7 +1,8 @@
 /*
  * What can be seen of another process of this machine without touching it: it is not stopped, not
- * traced, and nothing in it changes. transport/proc_peek.c has the real one; a simulated machine
- * has no other processes.
+ * traced, and nothing in it changes; but for `poke`, which does what the process asks for by
+ * listening. transport/proc_peek.c has the real one; on a simulated
+ * machine, the scenario says what can be seen.
  *
  * Each call may wait for the disk or the kernel, so it belongs on a thread of its own (the verb
  * `work`). Different threads may look at different processes at the same time; what `open` returns
@@ -37,10 +38,15 @@ struct mu_peek {
      * machine. */
     int (*machine)(const char *name, char *buf, size_t cap, size_t *ret_len);
     /** Opens a file by the path that it has for the process, or its program (NULL), and closes the
-     * one before. */
+     * one before. -EIO: it is not a plain file. */
     int (*open_file)(struct mu_peek_process *p, const char *path);
+    /** How long that file is, and a number that differs once somebody has written to it. */
+    int (*file_state)(struct mu_peek_process *p, uint64_t *ret_len, uint64_t *ret_mark);
     /** Reads from that file. -EIO: it is shorter. */
     int (*read_file)(struct mu_peek_process *p, uint64_t offset, void *to, size_t len);
+    /** Writes a byte to a named pipe, by the path that it has for the process, without waiting.
+     * -ENXIO: nobody reads from it; -ENOENT; -EIO: it is not a pipe, or another user's. */
+    int (*poke)(struct mu_peek_process *p, const char *path);
 };
 
 #endif

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,27 +221,88 @@ static int peek_machine(const char *name, char *buf, size_t cap, size_t *ret_len
     return err;
 }
 
-static int peek_open_file(struct mu_peek_process *p, const char *path)
+/* Opens what the process has under a path. That may be a pipe, which must not hold us up. */
+static int open_as_seen(struct mu_peek_process *p, const char *path, int flags)
 {
     char name[PATH_MAX + 8];
-    struct stat st;
+    int fd;
 
-    close_file(p);
     if (path == NULL) {
         (void)snprintf(name, sizeof(name), "exe");
-    } else if (snprintf(name, sizeof(name), "root/%s", path) >= (int)sizeof(name)) {
+    } else if (snprintf(name, sizeof(name), "%s/%s", path[0] == '/' ? "root" : "cwd", path) >=
+               (int)sizeof(name)) {
         return -ENAMETOOLONG;
     }
-    /* The path is the process's: what it names may be a pipe, which must not hold us up. */
-    p->file = openat(p->dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (p->file < 0) {
-        return -errno;
+    fd = openat(p->dir, name, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    return fd < 0 ? -errno : fd;
+}
+
+static int peek_open_file(struct mu_peek_process *p, const char *path)
+{
+    struct stat st;
+    int fd;
+
+    close_file(p);
+    fd = open_as_seen(p, path, O_RDONLY);
+    if (fd < 0) {
+        return fd;
     }
+    p->file = fd;
     if (fstat(p->file, &st) != 0 || !S_ISREG(st.st_mode)) {
         close_file(p);
         return -EIO;
     }
     return 0;
+}
+
+static int peek_file_state(struct mu_peek_process *p, uint64_t *ret_len, uint64_t *ret_mark)
+{
+    struct stat st;
+
+    if (p->file < 0 || fstat(p->file, &st) != 0) {
+        return -EIO;
+    }
+    *ret_len = (uint64_t)st.st_size;
+    *ret_mark = (uint64_t)st.st_mtim.tv_sec * UINT64_C(1000000000) + (uint64_t)st.st_mtim.tv_nsec +
+                st.st_ino;
+    return 0;
+}
+
+/* Writes a byte. A reader that has just gone would have the kernel send us SIGPIPE. */
+static int write_byte(int fd)
+{
+    const struct timespec now = {0};
+    sigset_t broken;
+    sigset_t before;
+    int err = 0;
+
+    (void)sigemptyset(&broken);
+    (void)sigaddset(&broken, SIGPIPE);
+    (void)pthread_sigmask(SIG_BLOCK, &broken, &before);
+    if (write(fd, "\n", 1) != 1) {
+        err = -errno;
+    }
+    if (err == -EPIPE) {
+        (void)sigtimedwait(&broken, NULL, &now);
+    }
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return err == -EAGAIN ? 0 : err == -EPIPE ? -ENXIO : err; /* a full pipe says enough */
+}
+
+/* A link is not followed: in a directory that everybody may write to, it may be anybody's. */
+static int peek_poke(struct mu_peek_process *p, const char *path)
+{
+    int fd = open_as_seen(p, path, O_WRONLY | O_NOFOLLOW);
+    struct stat st;
+    int err;
+
+    if (fd < 0) {
+        return fd == -ELOOP ? -EIO : fd;
+    }
+    err = fstat(fd, &st) != 0 || !S_ISFIFO(st.st_mode) || st.st_uid != geteuid() ? -EIO
+                                                                                 : write_byte(fd);
+    (void)close(fd);
+    return err;
 }
 
 static int peek_read_file(struct mu_peek_process *p, uint64_t offset, void *to, size_t len)
@@ -261,5 +324,7 @@ const struct mu_peek mu_peek_real = {
     .text = peek_text,
     .machine = peek_machine,
     .open_file = peek_open_file,
+    .file_state = peek_file_state,
     .read_file = peek_read_file,
+    .poke = peek_poke,
 };

@@ -32,6 +32,10 @@ OURS = {
     "MUSTER_NOTIFY_FD": "ours: where to ask to be told of a change",
     "MUSTER_KEEP": "ours: where to keep something until the next round",
     "PYTHONFAULTHANDLER": "ours: a worker that is aborted says where it was",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "ours: where the flight recorder listens",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "ours: where it writes",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "ours: how much it keeps",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "ours: also when PyTorch itself gives up",
     "MUSTER_CHILD": "ours: how the agent knows its own",
 }
 # In both, with another value, and why.

@@ -69,7 +69,7 @@ WAIVED = {
         "node_time.c:ANSWER_NS_MIN node_time.c:SLEEP_NS_MIN retry.c:GAP_MS_MAX gate.c:RETRY_MS_MAX "
         "gate.c:BURST_BYTES_MIN gate.c:RATE_MAX c10d_etcd.c:LEASE_TTL_S_MAX c10d_etcd.c:TRY_MS_MAX "
         "register_v3_leader.c:WATCH_MS_MAX register_v3_leader.c:GATHER_MS_MAX server.c:STILL_MS_MAX "
-        "rdzv_hub.c:DISTANCE_MAX request.c:TIMEOUT_S_MAX",
+        "rdzv_hub.c:DISTANCE_MAX request.c:TIMEOUT_S_MAX MU_AGENT_STACKS_FLIGHT_MS_MAX",
     "how often we try before we say that it failed: our own work, not what others send":
         "MU_RDZV_BOOTSTRAP_ROUNDS_MAX rref_user.c:UNKNOWN_MAX failure.c:TRIES_MAX route.c:AUTHS_MAX "
         "etcd.c:SESSIONS_MAX etcd_op.c:CONFLICTS_MAX loader.c:RESTARTS_MAX relay.c:FAILURES_MAX",

@@ -73,6 +73,8 @@ struct mu_agent_service_config {
     uint32_t check_ms; /* how long it may take. 60 s */
     uint64_t hang_ms;  /* without progress of any worker, until the run hangs; 0: nobody looks. 0 */
     enum mu_hang_action hang_action; /* of the agent of node 0, for all. Default: tell */
+    const char *flight; /* NULL, or the beginning of the paths at which the flight recorders of
+                           workers listen, and to which they write */
     const char *const *zygote; /* NULL, or the command of a process that keeps standbys of workers
                                    ready (core/child.h) */
 };

@@ -52,7 +52,8 @@ struct mu_agent_stacks {
     uint64_t seen;     /* the last question that was answered */
     uint64_t question; /* the one that is being answered */
     bool all_threads;
-    uint64_t fresh; /* our answers that are in the store: the last, and how many before it */
+    uint32_t flight_ms; /* for which flight recorders are waited for */
+    uint64_t fresh;     /* our answers that are in the store: the last, and how many before it */
     size_t fresh_count;
     uint64_t old; /* those that are being deleted, likewise */
     size_t old_count;

@@ -8,6 +8,7 @@
 
 #define ENV_BYTES_MAX ((size_t)64 << 20) /* far beyond what the kernel takes */
 #define OWN_MAX       40
+#define FLIGHT_SIZE   "2000" /* entries that are kept, as PyTorch has it by default since 2.9 */
 
 const char *mu_agent_env_get(const char *const *envp, const char *name)
 {
@@ -144,6 +145,41 @@ static void put_elastic(struct own *o, const struct mu_agent_env *e, const char 
     }
 }
 
+/* All versions know these names; later ones also know others, which win. */
+static void put_flight(struct own *o, const struct mu_agent_env *e)
+{
+    struct mu_agent_env_flight flight = mu_agent_env_flight(e->inherited, e->flight);
+
+    if (flight.pipe == NULL) {
+        return;
+    }
+    put(o, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", flight.pipe);
+    put_default(o, e, "TORCH_NCCL_DUMP_ON_TIMEOUT", "1");
+    if (mu_agent_env_get(e->inherited, "TORCH_FR_BUFFER_SIZE") == NULL) {
+        put_default(o, e, "TORCH_NCCL_TRACE_BUFFER_SIZE", FLIGHT_SIZE);
+    }
+    if (mu_agent_env_get(e->inherited, "TORCH_FR_DUMP_TEMP_FILE") == NULL) {
+        put_default(o, e, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", e->flight);
+    }
+}
+
+struct mu_agent_env_flight mu_agent_env_flight(const char *const *inherited, const char *flight)
+{
+    struct mu_agent_env_flight f = {0};
+
+    if (flight == NULL) {
+        return f;
+    }
+    f.pipe = mu_agent_env_get(inherited, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE");
+    f.pipe = f.pipe == NULL ? flight : f.pipe[0] == '\0' ? NULL : f.pipe;
+    f.dumps[0] = mu_agent_env_get(inherited, "TORCH_FR_DUMP_TEMP_FILE");
+    f.dumps[1] = mu_agent_env_get(inherited, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE");
+    if (f.dumps[0] == NULL && f.dumps[1] == NULL) {
+        f.dumps[1] = flight;
+    }
+    return f;
+}
+
 static void put_muster(struct own *o, const struct mu_agent_env *e)
 {
     char text[40];
@@ -232,6 +268,7 @@ int mu_agent_env_build(const struct mu_agent_env *e, uint32_t local_rank, const 
     put_elastic(&o, e, error_file);
     put_muster(&o, e);
     put_default(&o, e, "PYTHONFAULTHANDLER", "1");
+    put_flight(&o, e);
     if (e->virtual_local_rank) {
         err = put_device(&o, e, local_rank, reterr_msg);
     }

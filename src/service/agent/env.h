@@ -35,16 +35,29 @@ struct mu_agent_env {
     bool virtual_local_rank;       /* LOCAL_RANK=0 for all, each sees one GPU */
     const char *signals_to_handle; /* or NULL: as inherited */
     uint64_t grace_ms;
-    int notify_fd; /* negative: no channel */
+    int notify_fd;      /* negative: no channel */
+    const char *flight; /* or NULL: where flight recorders have their pipes and dumps */
+};
+
+/* What the flight recorder of a worker of PyTorch uses: a path is one of these and the rank. */
+struct mu_agent_env_flight {
+    const char *pipe;     /* and ".pipe"; NULL: it does not listen */
+    const char *dumps[2]; /* either may be NULL */
 };
 
 /**
  * Makes the whole environment of one worker. Where OMP_NUM_THREADS is not inherited and there is
- * more than one worker, it is 1. `error_file` may be "". MUSTER_EINVAL, with a text: virtual local
- * ranks, but fewer devices in CUDA_VISIBLE_DEVICES than workers; MUSTER_ENOMEM.
+ * more than one worker, it is 1. PYTHONFAULTHANDLER is 1, and with `flight` there are the variables
+ * of PyTorch's flight recorder, each where it is not inherited. `error_file` may be "".
+ * MUSTER_EINVAL, with a text: virtual local ranks, but fewer devices in CUDA_VISIBLE_DEVICES than
+ * workers; MUSTER_ENOMEM.
  */
 int mu_agent_env_build(const struct mu_agent_env *e, uint32_t local_rank, const char *error_file,
                        const char *const **ret_envp, struct mu_errmsg *reterr_msg);
+
+/** What workers will use that inherit this: their own settings, and `flight` where there are none.
+ * `flight` is NULL: nothing. Lent as both are. */
+struct mu_agent_env_flight mu_agent_env_flight(const char *const *inherited, const char *flight);
 
 /**
  * Makes the command of one worker: in its arguments ${local_rank} and $local_rank become its

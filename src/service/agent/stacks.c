@@ -12,15 +12,20 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "service/agent/agent_internal.h"
+#include "service/agent/env.h"
+#include "service/stacks/flight_take.h"
 #include "service/stacks/take.h"
 
-#define AGAIN_MS 5000 /* after an error of the store */
-#define OP_MS    5000
-#define AT_ONCE  2 /* the threads of the pool have other work, too */
+#define AGAIN_MS     5000 /* after an error of the store */
+#define OP_MS        5000
+#define LATE_DUMP_MS 2000 /* a dump that comes after the time for it is our doing, too */
+#define AT_ONCE      2    /* the threads of the pool have other work, too */
 
 struct look_one {
     struct mu_stacks_take take;
@@ -36,6 +41,8 @@ struct mu_agent_look {
     uint32_t count;
     uint32_t begun;
     uint32_t ended;
+    bool flying; /* flight recorders were asked, and are waited for */
+    struct mu_flight_take flight;
     struct look_one list[];
 };
 
@@ -98,6 +105,8 @@ static void free_look(struct mu_agent_look *look)
     for (uint32_t i = 0; i < look->count; i++) {
         mu_stacks_take_fini(&look->list[i].take);
     }
+    mu_flight_take_fini(&look->flight);
+    mu_free(look->flight.workers);
     mu_free(look);
 }
 
@@ -128,11 +137,11 @@ static void settle_look(struct mu_agent_look *look)
     struct mu_agent_round *r = look->r;
 
     begin_looks(look);
-    if (r != NULL && look->ended == look->count) {
+    if (r != NULL && look->ended == look->count && !look->flying) {
         write_answer(r, look);
         look->r = NULL;
     }
-    if (look->r == NULL && look->begun == look->ended) {
+    if (look->r == NULL && look->begun == look->ended && !look->flying) {
         s->look = s->look == look ? NULL : s->look;
         free_look(look);
         mu_agent_settle(s);
@@ -174,6 +183,52 @@ static void look_at(struct look_one *one, const struct mu_agent_worker *w)
                     : NULL;
 }
 
+static void on_flown(struct mu_flight_take *take)
+{
+    struct mu_agent_look *look = MU_CONTAINER_OF(take, struct mu_agent_look, flight);
+
+    look->flying = false;
+    if (take->asked == 0) {
+        mu_agent_watchdog_calm(look->s); /* nobody was made to do anything */
+    }
+    settle_look(look);
+}
+
+/* Asks the flight recorders of our workers. Half of an answer is theirs. */
+static void ask_flights(struct mu_agent_look *look)
+{
+    struct mu_agent_service *s = look->s;
+    struct mu_agent_env_flight env = mu_agent_env_flight(s->config.inherited, s->config.flight);
+    struct mu_flight_take *take = &look->flight;
+
+    if (env.pipe == NULL || look->count == 0) {
+        return;
+    }
+    take->workers = mu_calloc(look->count, sizeof(*take->workers));
+    if (take->workers == NULL) {
+        return;
+    }
+    take->count = look->count;
+    take->config = (struct mu_flight_take_config){
+        .env = s->env,
+        .pipe = env.pipe,
+        .dumps = {env.dumps[0], env.dumps[1]},
+        .timeout_ms = look->r->stacks.flight_ms - look->r->stacks.flight_ms / 8,
+        .brief_max = MU_STACKS_ANSWER_BYTES_MAX / 2 / look->count,
+        .done = on_flown,
+    };
+    for (uint32_t i = 0; i < look->count; i++) {
+        const struct mu_agent_worker *w = &s->workers[i];
+
+        take->workers[i].rank = w->end.rank;
+        take->workers[i].pid = w->running && !w->end.exited ? w->end.pid : 0;
+    }
+    look->flying = mu_flight_take_start(take) == 0;
+    if (look->flying) {
+        mu_agent_watchdog_disturb(s, take->config.timeout_ms + LATE_DUMP_MS);
+    }
+}
+
 static void look_at_workers(struct mu_agent_round *r)
 {
     struct mu_agent_service *s = r->s;
@@ -198,8 +253,14 @@ static void look_at_workers(struct mu_agent_round *r)
             look->list[i].note = "an earlier look at a worker of this node has not ended";
         }
     }
-    s->look = s->look == NULL ? look : s->look;
-    arm(r, mu_mono_add_ms(mu_env_now(s->env).mono, MU_AGENT_STACKS_LOOK_MS));
+    if (s->look == NULL) {
+        s->look = look;
+        ask_flights(look);
+    }
+    arm(r, mu_mono_add_ms(mu_env_now(s->env).mono,
+                          look->flying && r->stacks.flight_ms > MU_AGENT_STACKS_LOOK_MS
+                              ? r->stacks.flight_ms
+                              : MU_AGENT_STACKS_LOOK_MS));
     settle_look(look);
 }
 
@@ -225,6 +286,26 @@ static int add_note(struct mu_stacks_answer_writer *w, const struct look_one *on
     return err;
 }
 
+static int add_flights(struct mu_stacks_answer_writer *w, const struct mu_agent_look *look)
+{
+    int err = 0;
+
+    for (uint32_t i = 0; i < look->flight.count && err == 0; i++) {
+        const struct mu_flight_take_worker *one = &look->flight.workers[i];
+        struct mu_stacks_flight flight = {
+            .rank = one->rank,
+            .note = mu_span_str(look->flying ? "its dump was not read in time" : one->note)};
+
+        if (!look->flying) {
+            flight.dump = mu_buf_span(&one->brief);
+        }
+        if (flight.dump.len != 0 || flight.note.len != 0) {
+            err = mu_stacks_answer_add_flight(w, &flight);
+        }
+    }
+    return err;
+}
+
 static int make_answer(struct mu_agent_round *r, const struct mu_agent_look *look)
 {
     struct mu_stacks_answer_writer *w = &r->stacks.answer;
@@ -240,7 +321,7 @@ static int make_answer(struct mu_agent_round *r, const struct mu_agent_look *loo
                   ? mu_stacks_answer_add(w, mu_buf_span(&one->take.report), !r->stacks.all_threads)
                   : add_note(w, one);
     }
-    return err;
+    return err != 0 ? err : add_flights(w, look);
 }
 
 /* Questions that came since the last answer get the same one. */
@@ -324,9 +405,19 @@ static void read_question(struct mu_agent_round *r)
 static void take_question(struct mu_agent_round *r)
 {
     const struct mu_store_reply *reply = &r->stacks.op.reply;
+    char text[24] = "";
+    unsigned long ms = 0;
 
-    r->stacks.all_threads = r->stacks.op.status == 0 && reply->value_count == 1 &&
-                            mu_span_eq(reply->values[0], MU_SPAN_LIT("all"));
+    if (r->stacks.op.status == 0 && reply->value_count == 1 &&
+        reply->values[0].len < sizeof(text)) {
+        memcpy(text, reply->values[0].data, reply->values[0].len);
+    }
+    r->stacks.all_threads = strncmp(text, "all", 3) == 0;
+    if (strchr(text, ' ') != NULL) {
+        ms = strtoul(strchr(text, ' '), NULL, 10);
+    }
+    r->stacks.flight_ms =
+        ms < MU_AGENT_STACKS_FLIGHT_MS_MAX ? (uint32_t)ms : MU_AGENT_STACKS_FLIGHT_MS_MAX;
     look_at_workers(r);
 }
 
@@ -415,6 +506,9 @@ void mu_agent_stacks_close(struct mu_agent_round *r)
     }
     if (look != NULL && look->r == r) {
         look->r = NULL;
+        if (look->flying) {
+            mu_flight_take_hurry(&look->flight);
+        }
         settle_look(look);
     }
 }

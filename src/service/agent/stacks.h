@@ -3,7 +3,8 @@
  * the round answers with what its workers are doing (codec/stacks/answer.h):
  *
  *     muster/stacks/ask          a counter: how often was asked in this round
- *     muster/stacks/ask/N        question N: "main", or "all" for all threads
+ *     muster/stacks/ask/N        question N: "main", or "all" for all threads; and for how many
+ *                                milliseconds flight recorders may be waited for: "main 1500"
  *     muster/stacks/N/NODE       the answer of a node, by its rank in the round
  *
  * Who asks adds 1 to the counter, which gives N, and sets question N; every agent waits for the
@@ -31,6 +32,8 @@
 #define MU_AGENT_STACKS_ASK_KEY MU_AGENT_STACKS_KEY "ask"
 #define MU_AGENT_STACKS_REST_MS 1000 /* between two answers of an agent */
 #define MU_AGENT_STACKS_LOOK_MS 1200 /* for its own workers: who takes longer is not waited for */
+/* For their flight recorders, if who asks has the time. */
+#define MU_AGENT_STACKS_FLIGHT_MS_MAX 10000
 
 struct mu_stacks_ask;
 struct mu_stacks_ask_node;
@@ -73,6 +76,7 @@ struct mu_stacks_ask {
     struct mu_span keys[2];
     struct mu_span values[2];
     char names[2][48];
+    char text[24]; /* the question */
 };
 
 /** Asks. Cannot fail: errors come with `done`. */

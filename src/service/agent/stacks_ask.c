@@ -126,6 +126,7 @@ static void on_counted(struct mu_store_op *op)
 {
     struct mu_stacks_ask *ask = MU_CONTAINER_OF(op, struct mu_stacks_ask, op);
     size_t count = 0;
+    int text_len;
 
     if (has_failed(ask)) {
         return;
@@ -135,12 +136,15 @@ static void on_counted(struct mu_store_op *op)
         return;
     }
     ask->question = (uint64_t)op->reply.number;
+    text_len = snprintf(ask->text, sizeof(ask->text), "%s %" PRIu32,
+                        ask->config.all_threads ? "all" : "main",
+                        ask->config.timeout_ms - ask->config.timeout_ms / 4);
     for (uint64_t n = ask->question; n > 0 && count < 2; n--) {
         int len = snprintf(ask->names[count], sizeof(ask->names[count]),
                            MU_AGENT_STACKS_ASK_KEY "/%" PRIu64, n);
 
         ask->keys[count] = mu_span(ask->names[count], (size_t)len);
-        ask->values[count] = ask->config.all_threads ? MU_SPAN_LIT("all") : MU_SPAN_LIT("main");
+        ask->values[count] = mu_span(ask->text, (size_t)text_len);
         count++;
     }
     ask->op = (struct mu_store_op){

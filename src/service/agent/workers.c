@@ -329,6 +329,7 @@ static void fill_env(const struct mu_agent_service *s, struct mu_agent_env *e)
         .signals_to_handle = s->config.signals_to_handle,
         .grace_ms = s->config.policy.grace_ms,
         .notify_fd = s->config.policy.change_ms != 0 ? MU_CHILD_CHANNEL_FD : -1,
+        .flight = s->config.flight,
     };
 }
 

@@ -127,6 +127,53 @@ static void test_agent_env_keeps_what_the_user_has_set(void **state)
     free_list(envp);
 }
 
+static void test_agent_env_has_flight_recorders_listen(void **state)
+{
+    static const char *const others[] = {"TORCH_FR_BUFFER_SIZE=50",
+                                         "TORCH_FR_DUMP_TEMP_FILE=/x/d",
+                                         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/x/p",
+                                         "TORCH_NCCL_DUMP_ON_TIMEOUT=0",
+                                         "PYTHONFAULTHANDLER=",
+                                         NULL};
+    static const char *const none[] = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE=", NULL};
+    struct mu_agent_env e = sample();
+    struct mu_agent_env_flight flight;
+    const char *const *envp;
+
+    (void)state;
+    e.flight = "/tmp/f-";
+    envp = build(&e, 1);
+    assert_variable(envp, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "/tmp/f-");
+    assert_variable(envp, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "/tmp/f-");
+    assert_variable(envp, "TORCH_NCCL_TRACE_BUFFER_SIZE", "2000");
+    assert_variable(envp, "TORCH_NCCL_DUMP_ON_TIMEOUT", "1");
+    free_list(envp);
+    flight = mu_agent_env_flight(e.inherited, e.flight);
+    assert_string_equal(flight.pipe, "/tmp/f-");
+    assert_null(flight.dumps[0]);
+    assert_string_equal(flight.dumps[1], "/tmp/f-");
+
+    e.inherited = others; /* under the names of later versions */
+    envp = build(&e, 1);
+    assert_variable(envp, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "/x/p");
+    assert_variable(envp, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", NULL);
+    assert_variable(envp, "TORCH_FR_DUMP_TEMP_FILE", "/x/d");
+    assert_variable(envp, "TORCH_NCCL_TRACE_BUFFER_SIZE", NULL);
+    assert_variable(envp, "TORCH_NCCL_DUMP_ON_TIMEOUT", "0");
+    assert_variable(envp, "PYTHONFAULTHANDLER", "");
+    free_list(envp);
+    flight = mu_agent_env_flight(e.inherited, e.flight);
+    assert_string_equal(flight.pipe, "/x/p");
+    assert_string_equal(flight.dumps[0], "/x/d");
+
+    e.inherited = none; /* an empty path turns it off, as in PyTorch */
+    envp = build(&e, 1);
+    assert_variable(envp, "TORCH_NCCL_TRACE_BUFFER_SIZE", NULL);
+    free_list(envp);
+    assert_null(mu_agent_env_flight(e.inherited, e.flight).pipe);
+    assert_null(mu_agent_env_flight(others, NULL).pipe);
+}
+
 static void test_agent_env_limits_threads_only_where_workers_share_a_node(void **state)
 {
     struct mu_agent_env e = sample();
@@ -254,6 +301,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_agent_env_has_all_that_torchrun_gives),
         cmocka_unit_test(test_agent_env_keeps_what_the_user_has_set),
+        cmocka_unit_test(test_agent_env_has_flight_recorders_listen),
         cmocka_unit_test(test_agent_env_limits_threads_only_where_workers_share_a_node),
         cmocka_unit_test(test_agent_env_grace_is_short_and_exact),
         cmocka_unit_test(test_agent_env_virtual_local_rank_shows_one_device_each),

@@ -110,11 +110,16 @@ static int64_t do_op(enum mu_store_verb verb, const char *name, const struct mu_
     return op.reply.number;
 }
 
-static void assert_value(const char *key, const char *expected)
+/* The question, and how long flight recorders may take: less than who asks has time. */
+static void assert_question(const char *key, const char *expected)
 {
+    struct mu_span text;
+
     (void)do_op(MU_STORE_GET, key, NULL, 0);
     assert_int_equal(op_status, 0);
-    assert_true(mu_span_eq(mu_buf_span(&op_value), mu_span_str(expected)));
+    text = mu_buf_span(&op_value);
+    assert_true(text.len > strlen(expected) && text.data[strlen(expected)] == ' ');
+    assert_memory_equal(text.data, expected, strlen(expected));
 }
 
 /* Answers a question as a node without workers does. */
@@ -167,7 +172,7 @@ static void test_agent_stacks_ask_hears_all_nodes(void **state)
 
     a.ask.config = config_of(&a, 10000);
     mu_stacks_ask_start(&a.ask);
-    assert_value(MU_AGENT_STACKS_ASK_KEY "/1", "main");
+    assert_question(MU_AGENT_STACKS_ASK_KEY "/1", "main");
     for (uint32_t node = 0; node < 3; node++) {
         assert_false(a.done);
         answer(1, node);
@@ -188,7 +193,7 @@ static void test_agent_stacks_ask_names_who_is_late(void **state)
     a.ask.config = config_of(&a, 300);
     a.ask.config.all_threads = true;
     mu_stacks_ask_start(&a.ask);
-    assert_value(MU_AGENT_STACKS_ASK_KEY "/1", "all");
+    assert_question(MU_AGENT_STACKS_ASK_KEY "/1", "all");
     answer(1, 1);
     (void)do_op(MU_STORE_SET, MU_AGENT_STACKS_KEY "1/2", &nonsense, 0);
     wait_done(&a);
@@ -207,8 +212,8 @@ static void test_agent_stacks_ask_sets_a_question_that_was_lost(void **state)
     a.ask.config = config_of(&a, 10000);
     a.ask.config.nodes = 1;
     mu_stacks_ask_start(&a.ask);
-    assert_value(MU_AGENT_STACKS_ASK_KEY "/1", "main");
-    assert_value(MU_AGENT_STACKS_ASK_KEY "/2", "main");
+    assert_question(MU_AGENT_STACKS_ASK_KEY "/1", "main");
+    assert_question(MU_AGENT_STACKS_ASK_KEY "/2", "main");
     answer(2, 0);
     wait_done(&a);
     assert_int_equal(a.ask.answered, 1);
