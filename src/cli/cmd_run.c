@@ -20,6 +20,8 @@
 #include "core/printable.h"
 #include "transport/uv_files.h"
 
+#define REPORT_SAID "the stacks of all ranks are in "
+
 struct run {
     struct run_options o;
     struct run_flight flight;
@@ -193,6 +195,28 @@ static void on_step(void *context, uint32_t local_rank, uint64_t step, uint64_t 
     run_watch_step(&((struct run *)context)->watch, local_rank, step, ns);
 }
 
+/* The whole report, beside the logs of the workers. What cannot be written is in the verdict. */
+static void keep_report(struct run *r, const struct mu_hang *hang)
+{
+    const char *dir = mu_output_run_dir(r->output);
+    char line[LINE_MAX_BYTES];
+    const char *path = line + strlen(REPORT_SAID);
+    FILE *file;
+
+    if (dir == NULL || hang->over || hang->action == MU_HANG_TELL ||
+        snprintf(line, sizeof(line), REPORT_SAID "%s/hang_%llu_%llu.txt", dir,
+                 (unsigned long long)r->watch.status.attempt.round,
+                 (unsigned long long)hang->number) >= (int)sizeof(line)) {
+        return;
+    }
+    file = fopen(path, "we");
+    if (file != NULL) {
+        (void)fprintf(file, "%s\n%s", hang->text, hang->stacks);
+        (void)fclose(file);
+        say(r, line);
+    }
+}
+
 /* The stacks are for people; a log of JSON lines has them in its event. */
 static void on_hang(void *context, const struct mu_hang *hang)
 {
@@ -200,6 +224,7 @@ static void on_hang(void *context, const struct mu_hang *hang)
     struct mu_span rest = mu_span_str(hang->stacks);
 
     run_watch_hang(&r->watch, hang);
+    keep_report(r, hang);
     while (hang->action != MU_HANG_TELL && !cli_log_is_json() && rest.len != 0) {
         const char *newline = memchr(rest.data, '\n', rest.len);
         size_t len = newline == NULL ? rest.len : (size_t)(newline - (const char *)rest.data);

@@ -15,6 +15,7 @@ int mu_agent_status_init(struct mu_agent_status *s, struct mu_env *env,
     s->began = mu_env_now(env).mono;
     s->worker_count = config->policy.workers;
     mu_buf_init(&s->failure, MU_FAILURE_BYTES_MAX);
+    mu_buf_init(&s->hang_stacks, MU_HANG_TEXT_MAX + 2 + MU_HANG_STACKS_MAX);
     s->workers = mu_calloc(s->worker_count, sizeof(*s->workers));
     return s->workers == NULL ? MUSTER_ENOMEM : 0;
 }
@@ -24,6 +25,7 @@ void mu_agent_status_fini(struct mu_agent_status *s)
     mu_free(s->workers);
     s->workers = NULL;
     mu_buf_fini(&s->failure);
+    mu_buf_fini(&s->hang_stacks);
 }
 
 const char *mu_agent_worker_state_name(enum mu_agent_worker_state state)
@@ -131,6 +133,17 @@ void mu_agent_status_step(struct mu_agent_status *s, uint32_t local_rank, uint64
     }
 }
 
+/* They stay when the hang is over, until the next one. */
+static void keep_stacks(struct mu_agent_status *s, const struct mu_hang *hang)
+{
+    mu_buf_reset(&s->hang_stacks);
+    if (mu_buf_append(&s->hang_stacks, mu_span_str(hang->text)) != 0 ||
+        mu_buf_append(&s->hang_stacks, MU_SPAN_LIT("\n\n")) != 0 ||
+        mu_buf_append(&s->hang_stacks, mu_span_str(hang->stacks)) != 0) {
+        mu_buf_reset(&s->hang_stacks);
+    }
+}
+
 void mu_agent_status_hang(struct mu_agent_status *s, const struct mu_hang *hang)
 {
     s->hangs = !hang->over;
@@ -139,6 +152,7 @@ void mu_agent_status_hang(struct mu_agent_status *s, const struct mu_hang *hang)
         s->hang_since = hang->since_s;
         (void)snprintf(s->hang_missing, sizeof(s->hang_missing), "%s", hang->missing);
         (void)snprintf(s->hang_text, sizeof(s->hang_text), "%s", hang->text);
+        keep_stacks(s, hang);
     }
 }
 
@@ -328,6 +342,9 @@ static int tell_json(void *context, struct mu_buf *out)
                   strcmp(s->state, "running") == 0 ? "true" : "false");
     put_agent(&t, s);
     put_hang(&t, s);
+    if (s->hang_stacks.len != 0) {
+        mu_status_put(&t, ",\"hangs\":%" PRIu64, s->hang_count);
+    }
     put_workers(&t, s);
     put_steps(&t, s);
     mu_status_history_put(&t, &s->history);
@@ -440,6 +457,17 @@ static int tell_metrics(void *context, struct mu_buf *out)
     return t.err;
 }
 
+static int tell_stacks(void *context, struct mu_buf *out)
+{
+    const struct mu_agent_status *s = context;
+
+    return s->hang_stacks.len == 0
+               ? mu_buf_append(out,
+                               MU_SPAN_LIT("The run has not hung so far. `muster stacks` shows "
+                                           "what its workers do at any time.\n"))
+               : mu_buf_append(out, mu_buf_span(&s->hang_stacks));
+}
+
 static bool tell_ready(void *context)
 {
     const struct mu_agent_status *s = context;
@@ -449,6 +477,9 @@ static bool tell_ready(void *context)
 
 struct mu_status_source mu_agent_status_source(struct mu_agent_status *s)
 {
-    return (struct mu_status_source){
-        .json = tell_json, .metrics = tell_metrics, .ready = tell_ready, .context = s};
+    return (struct mu_status_source){.json = tell_json,
+                                     .metrics = tell_metrics,
+                                     .ready = tell_ready,
+                                     .stacks = tell_stacks,
+                                     .context = s};
 }

@@ -65,7 +65,8 @@ struct mu_agent_status {
     int64_t hang_since;
     char hang_missing[MU_HANG_MISSING_MAX + 1];
     char hang_text[MU_HANG_TEXT_MAX + 1];
-    uint64_t hang_count; /* since the agent began */
+    struct mu_buf hang_stacks;        /* of the last hang, with its line; empty: there was none */
+    uint64_t hang_count;              /* since the agent began */
     struct mu_status_events events;
     struct mu_status_history history;
     struct mu_agent_status_steps steps;

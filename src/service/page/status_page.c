@@ -76,6 +76,9 @@ static void fill(struct mu_status_page *p, const struct mu_http_head *head,
     } else if (is(head, "/metrics")) {
         a->type = "text/plain; version=0.0.4; charset=utf-8";
         err = p->source.metrics(p->source.context, a->body);
+    } else if (is(head, "/stacks") && p->source.stacks != NULL) {
+        a->type = "text/plain; charset=utf-8";
+        err = p->source.stacks(p->source.context, a->body);
     } else if (is(head, "/healthz")) {
         err = mu_buf_append(a->body, MU_SPAN_LIT("ok\n"));
     } else if (is(head, "/readyz")) {

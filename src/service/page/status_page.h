@@ -4,6 +4,7 @@
  *     /             for people: live, readable on a phone, nothing from outside
  *     /status.json  the same for programs; /events the same whenever it changes, as a stream
  *     /metrics      for Prometheus
+ *     /stacks       an agent's: the stacks of all ranks when the run hung last, as text
  *     /healthz      200: the loop turns
  *     /readyz       200: it does its work; 503: not yet, or not any more
  *
@@ -25,6 +26,9 @@ struct mu_status_source {
     /** The same as text for Prometheus. */
     int (*metrics)(void *context, struct mu_buf *out);
     bool (*ready)(void *context);
+    /** Appends what there is to say of stacks; to ask for it costs nobody else anything. NULL:
+     * there is no such page. */
+    int (*stacks)(void *context, struct mu_buf *out);
     /** Returns what the service cannot do though it is ready, or NULL. The pointer may be NULL
      * itself. */
     const char *(*ailment)(void *context);

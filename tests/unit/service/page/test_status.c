@@ -347,7 +347,8 @@ static void test_agent_status_tells_a_hang_while_it_lasts(void **state)
 {
     static char missing[] = "3";
     static char words[] = "rank 3 is \"missing\"";
-    struct mu_hang hang = {.since_s = 1000, .missing = missing, .text = words};
+    static char stacks[] = "3 ranks in all_reduce";
+    struct mu_hang hang = {.since_s = 1000, .missing = missing, .text = words, .stacks = stacks};
     struct agent_rig r;
 
     (void)state;
