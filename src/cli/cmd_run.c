@@ -15,6 +15,7 @@
 #include "cli/run_torch.h"
 #include "cli/run_kept.h"
 #include "cli/run_lookup.h"
+#include "cli/run_progress.h"
 #include "cli/run_verdict.h"
 #include "cli/run_watch.h"
 #include "core/printable.h"
@@ -32,6 +33,7 @@ struct run {
     struct run_events events;
     struct run_watch watch;
     struct run_explain explain;
+    struct run_progress progress;
     char host[256];
     char page[MU_RDZV_RUN_ID_MAX + 1]; /* the status page's address for others */
     char waits_for[512];               /* what a line told last, of those that are rewritten */
@@ -179,10 +181,22 @@ static void on_streams(void *context, uint32_t local_rank, struct mu_spawn *what
     what->cpus = r->o.cpus == NULL ? NULL : &r->o.cpus[local_rank];
 }
 
+static void on_mark(void *context, uint32_t local_rank, const uint64_t *step)
+{
+    mu_agent_service_mark(((struct run *)context)->agent, local_rank, step);
+}
+
 static size_t on_output(void *context, uint32_t local_rank, struct mu_child *child,
                         enum mu_stream stream, struct mu_span in)
 {
-    return mu_output_take(((struct run *)context)->output, local_rank, child, stream, in);
+    struct run *r = context;
+    size_t used = mu_output_take(r->output, local_rank, child, stream, in);
+
+    if (run_progress_take(&r->progress, local_rank, stream, mu_span(in.data, used), on_mark, r)) {
+        say(r, "--progress-regex takes too long: some lines are not looked at; write a simpler "
+               "pattern, or print less");
+    }
+    return used;
 }
 
 static size_t on_tail(void *context, uint32_t local_rank, uint8_t *buf, size_t cap)
@@ -441,6 +455,7 @@ static struct mu_agent_service_config make_config(struct run_options *o)
     c.policy.check = o->check != NULL;
     c.policy.excluded_ends = strcmp(o->exclude_action, "exit") == 0;
     c.hang_ms = o->hang_ms;
+    c.marked = o->progress_regex != NULL;
     (void)mu_hang_action_of(mu_span_str(o->hang_action), &c.hang_action);
     c.check = o->check;
     c.check_ms = cli_ms(o->check_timeout);
@@ -478,6 +493,18 @@ static void say_page(struct run *r)
     if (run_watch_address(&r->watch, address, sizeof(address))[0] != '\0') {
         (void)snprintf(line, sizeof(line), "status at http://%s/", address);
         say(r, line);
+    }
+}
+
+/* A worker that writes to a file itself is not heard. */
+static void say_unheard(struct run *r)
+{
+    for (uint32_t i = 0; r->progress.on && i < r->o.workers; i++) {
+        if (mu_std_masks_get(&r->o.redirect_masks, i) != MU_STD_NONE) {
+            say(r,
+                "--progress-regex does not see what --redirects sends to files; use --tee instead");
+            return;
+        }
     }
 }
 
@@ -542,6 +569,7 @@ static int run_agent(struct run *r)
     }
     run_events_init(&r->events, &r->o, r->output, r->loop.env, r->host);
     say_meeting(r);
+    say_unheard(r);
     code = run_watch_open(&r->watch, &r->o, &config, mu_uv_env_env(r->loop.uv), r->output, r->host);
     config.rdzv.page = run_watch_address_for_others(&r->watch, config.rdzv.local_addr, r->host,
                                                     r->page, sizeof(r->page));
@@ -672,8 +700,12 @@ int cmd_run(int argc, char **argv)
         code = run_verdict_try(r.o.verdict);
     }
     if (code == 0) {
+        code = run_progress_open(&r.progress, r.o.progress_regex, r.o.workers);
+    }
+    if (code == 0) {
         code = run(&r);
     }
+    run_progress_close(&r.progress);
     run_options_fini(&r.o);
     return code;
 }

@@ -73,6 +73,7 @@ struct mu_agent_service_config {
     uint32_t check_ms; /* how long it may take. 60 s */
     uint64_t hang_ms;  /* without progress of any worker, until the run hangs; 0: nobody looks. 0 */
     enum mu_hang_action hang_action; /* of the agent of node 0, for all. Default: tell */
+    bool marked;        /* mu_agent_service_mark() is called: other output is not progress. false */
     const char *flight; /* NULL, or the beginning of the paths at which the flight recorders of
                            workers listen, and to which they write */
     const char *const *zygote; /* NULL, or the command of a process that keeps standbys of workers
@@ -204,6 +205,8 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
 void mu_agent_service_start(struct mu_agent_service *s);
 /** The process was sent `signal`. */
 void mu_agent_service_signal(struct mu_agent_service *s, int signal);
+/** A line of a worker's output was a mark of progress, with the number of a step or NULL. */
+void mu_agent_service_mark(struct mu_agent_service *s, uint32_t local_rank, const uint64_t *step);
 /** The process of a worker of the last attempt; 0: it never ran. */
 int64_t mu_agent_service_pid(const struct mu_agent_service *s, uint32_t local_rank);
 /** The servers of the workers' store at this node, in the round: the gateway of its workers, and

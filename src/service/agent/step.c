@@ -87,3 +87,13 @@ void mu_agent_step_take(struct mu_agent_worker *w, const char *digits)
         take(w, step);
     }
 }
+
+/* Marks without a number are counted. */
+void mu_agent_service_mark(struct mu_agent_service *s, uint32_t local_rank, const uint64_t *step)
+{
+    if (local_rank < s->config.policy.workers) {
+        struct mu_agent_worker *w = &s->workers[local_rank];
+
+        take(w, step != NULL ? *step : w->mark_count + 1);
+    }
+}

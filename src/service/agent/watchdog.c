@@ -203,6 +203,7 @@ static int start_machine(struct mu_agent_service *s)
     mu_watchdog_fini(&d->machine);
     mu_watchdog_defaults(&config);
     config.workers = s->config.policy.workers;
+    config.marked = s->config.marked;
     config.interval_ns = interval_ms(d->hang_ms) * MU_NS_PER_MS;
     config.quiet_ns = mu_agent_watchdog_part_ns(d, QUIET_PARTS);
     config.hang_ns = d->hang_ms * MU_NS_PER_MS;
