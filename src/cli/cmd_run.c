@@ -250,6 +250,16 @@ static void on_hang(void *context, const struct mu_hang *hang)
     }
 }
 
+static void on_straggler(void *context, const struct mu_straggle_change *change)
+{
+    run_watch_straggler(&((struct run *)context)->watch, change);
+}
+
+static void on_paced(void *context, const struct mu_agent_paced *paced)
+{
+    run_watch_paced(&((struct run *)context)->watch, paced);
+}
+
 static void on_exited(void *context, const struct mu_agent_worker_end *end)
 {
     struct run *r = context;
@@ -455,6 +465,7 @@ static struct mu_agent_service_config make_config(struct run_options *o)
     c.policy.check = o->check != NULL;
     c.policy.excluded_ends = strcmp(o->exclude_action, "exit") == 0;
     c.hang_ms = o->hang_ms;
+    c.straggle_ms = o->straggle_ms;
     c.marked = o->progress_regex != NULL;
     (void)mu_hang_action_of(mu_span_str(o->hang_action), &c.hang_action);
     c.check = o->check;
@@ -551,6 +562,8 @@ static int run_agent(struct run *r)
         .started = on_started,
         .step = on_step,
         .hang = on_hang,
+        .straggler = on_straggler,
+        .paced = on_paced,
         .exited = on_exited,
         .gone = on_gone,
         .ended = on_ended,

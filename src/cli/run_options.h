@@ -65,7 +65,7 @@ struct run_options {
     const char *exclude_after, *exclude_action, *check;
     double exclude_for, check_timeout;
     const char *warm; /* modules, or NULL */
-    const char *hang, *hang_action, *flight_recorder, *progress_regex;
+    const char *hang, *hang_action, *stragglers, *flight_recorder, *progress_regex;
     bool keep_trying;
     const char *http;
     struct cli_log_options log;
@@ -84,6 +84,7 @@ struct run_options {
     uint64_t losses_ms;
     uint64_t grace_ms;
     uint64_t hang_ms;        /* 0: nobody looks for hangs */
+    uint64_t straggle_ms;    /* 0: nobody looks for stragglers */
     struct run_texts argv;   /* a worker's; ${local_rank} is not replaced yet */
     struct run_texts zygote; /* --warm: the command that keeps standbys; empty: there is none */
     struct mu_std_masks redirect_masks;

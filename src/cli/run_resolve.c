@@ -517,6 +517,29 @@ static int resolve_hang(struct run_options *o)
     return 0;
 }
 
+#define SPAN_MIN_S 1   /* ten looks in less cost more than they are worth */
+#define SPAN_MAX_S 600 /* a straggler is named after a few of them */
+
+static int resolve_stragglers(struct run_options *o)
+{
+    double seconds = 0;
+    bool bare;
+
+    if (strcmp(o->stragglers, "off") == 0) {
+        return 0;
+    }
+    if (!cli_parse_seconds(o->stragglers, &seconds, &bare)) {
+        return cli_usage("run", "--stragglers: \"%s\" is not a time: write 10s, 1m or off",
+                         o->stragglers);
+    }
+    if (seconds != 0 && (seconds < SPAN_MIN_S || seconds > SPAN_MAX_S)) {
+        return cli_usage("run", "--stragglers: write a time from %ds to %ds, or off", SPAN_MIN_S,
+                         SPAN_MAX_S);
+    }
+    o->straggle_ms = cli_ms(seconds);
+    return 0;
+}
+
 static int resolve_numbers(struct run_options *o)
 {
     struct mu_errmsg msg = {{0}};
@@ -534,6 +557,9 @@ static int resolve_numbers(struct run_options *o)
         return cli_fail(CLI_FAILED, "--detect %g must be greater than 0", o->detect);
     }
     code = resolve_hang(o);
+    if (code == 0) {
+        code = resolve_stragglers(o);
+    }
     if (code != 0) {
         return code;
     }

@@ -184,6 +184,26 @@ void run_watch_hang(struct run_watch *w, const struct mu_hang *hang)
                  "%s", hang->text);
 }
 
+void run_watch_straggler(struct run_watch *w, const struct mu_straggle_change *change)
+{
+    const struct mu_straggler *who = &change->who;
+    bool over = change->word == MU_STRAGGLE_OVER;
+
+    mu_agent_status_straggler(&w->status, change);
+    cli_log_tell(over ? MUSTER_LOG_INFO : MUSTER_LOG_WARN, over ? "STRAGGLER-OVER" : "STRAGGLER",
+                 -1,
+                 json_pack("{s:I, s:I, s:o, s:I, s:I}", "first_rank", (json_int_t)who->rank,
+                           "rank_count", (json_int_t)who->rank_count, "host",
+                           cli_log_text(who->node), "kept_permille", (json_int_t)who->kept_permille,
+                           "delay_permille", (json_int_t)who->delay_permille),
+                 "%s", who->text);
+}
+
+void run_watch_paced(struct run_watch *w, const struct mu_agent_paced *paced)
+{
+    mu_agent_status_paced(&w->status, paced);
+}
+
 void run_watch_gone(struct run_watch *w)
 {
     mu_agent_status_gone(&w->status);

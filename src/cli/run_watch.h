@@ -3,8 +3,8 @@
  * json, --events). The agent's callbacks are passed on to it.
  *
  *     run_watch_open(&w, &options, &config, env, output, host)
- *     run_watch_log(), _record(), _prepare(), _started(), _step(), _hang(), _exited(), _gone(),
- *     _ended()
+ *     run_watch_log(), _record(), _prepare(), _started(), _step(), _hang(), _straggler(), _paced(),
+ *     _exited(), _gone(), _ended()
  *     run_watch_close(&w, then, context)       then(context) once the page is closed
  *     run_watch_fini(&w)
  */
@@ -47,6 +47,8 @@ void run_watch_prepare(struct run_watch *w, const struct mu_agent_attempt *attem
 void run_watch_started(struct run_watch *w, const struct mu_agent_service *agent);
 void run_watch_step(struct run_watch *w, uint32_t local_rank, uint64_t step, uint64_t ns);
 void run_watch_hang(struct run_watch *w, const struct mu_hang *hang);
+void run_watch_straggler(struct run_watch *w, const struct mu_straggle_change *change);
+void run_watch_paced(struct run_watch *w, const struct mu_agent_paced *paced);
 void run_watch_exited(struct run_watch *w, const struct mu_agent_worker_end *end);
 void run_watch_gone(struct run_watch *w);
 void run_watch_ended(struct run_watch *w, const struct mu_agent_verdict *verdict);

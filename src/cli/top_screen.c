@@ -249,13 +249,17 @@ static const char *lasting(double ms, char *buf, size_t cap)
     return buf;
 }
 
+#define KEPT_LONG 200 /* permille of the time; less may be chance */
+
 static void put_worker(struct drawing *d, const json_t *w)
 {
     const char *state = text_of(w, "state");
     const json_t *code = json_object_get(w, "exit_code");
     const json_t *step = json_object_get(w, "step");
     char since[16];
+    double kept = number_of(w, "kept_permille");
     char ended[64] = "";
+    char pace[64] = "";
 
     if (code != NULL) {
         (void)snprintf(ended, sizeof(ended), "  ended with %.0f", json_number_value(code));
@@ -263,15 +267,24 @@ static void put_worker(struct drawing *d, const json_t *w)
         (void)snprintf(ended, sizeof(ended), "  step %.0f, step time %.3f s",
                        json_number_value(step), number_of(w, "step_us") / 1e6);
     }
-    put(d, strcmp(state, "running") == 0 ? NULL : style_of(state),
-        "  %5.0f  %5.0f  %9.0f  %-10s %s%s", number_of(w, "rank"), number_of(w, "local_rank"),
-        number_of(w, "pid"), state, lasting(number_of(w, "since_ms"), since, sizeof(since)), ended);
+    if (code == NULL && json_object_get(w, "kept_permille") != NULL) {
+        (void)snprintf(pace, sizeof(pace), "  waits %.0f %%, keeps others waiting %.0f %%",
+                       number_of(w, "waits_permille") / 10, kept / 10);
+    }
+    put(d,
+        strcmp(state, "running") != 0 ? style_of(state)
+        : kept >= KEPT_LONG           ? YELLOW
+                                      : NULL,
+        "  %5.0f  %5.0f  %9.0f  %-10s %s%s%s", number_of(w, "rank"), number_of(w, "local_rank"),
+        number_of(w, "pid"), state, lasting(number_of(w, "since_ms"), since, sizeof(since)), ended,
+        pace);
 }
 
 static void put_agent(struct drawing *d, const json_t *agent, int room)
 {
     const json_t *workers = json_object_get(d->screen->now, "workers");
     const json_t *verdict = json_object_get(d->screen->now, "verdict");
+    const json_t *stragglers = json_object_get(d->screen->now, "stragglers");
     const json_t *round = json_object_get(agent, "round");
     const char *state = text_of(agent, "state");
     size_t count = json_array_size(workers);
@@ -288,11 +301,14 @@ static void put_agent(struct drawing *d, const json_t *agent, int room)
         lasting(number_of(agent, "up_ms"), up, sizeof(up)));
     put(d, verdict != NULL ? style_of(state) : SOFT, "  %s",
         verdict != NULL ? text_of(verdict, "text") : text_of(agent, "text"));
+    for (size_t i = 0; i < json_array_size(stragglers); i++) {
+        put(d, YELLOW, "  %s", text_of(json_array_get(stragglers, i), "text"));
+    }
     if (count != 0) {
         put(d, SOFT, "  %5s  %5s  %9s  %-10s %s", "rank", "local", "process", "", "for");
     }
     for (size_t i = 0; i < count; i++) {
-        if ((int)i >= room - 5 && i + 1 < count) {
+        if ((int)(i + json_array_size(stragglers)) >= room - 5 && i + 1 < count) {
             put(d, SOFT, "  and %zu more", count - i);
             return;
         }

@@ -45,6 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     (void)mu_kernel_inner_tid(in);
     (void)mu_kernel_io_bytes(in);
     (void)mu_kernel_is_traced(in);
+    (void)mu_kernel_delay_ns(in);
     (void)mu_kernel_disk_bytes(in);
     (void)mu_kernel_net_bytes(in);
     for (struct mu_span rest = in; mu_kernel_child_next(&rest, &pid);) {

@@ -48,7 +48,7 @@ COMMON = {
         "account assembler before bit blob block budget chain child collect dialect element event extra fact "
         "failure family fault filter group half handler in later layout life limit local mark mask meter mono "
         "near news note now out outcome plain policy printable reason raw ref root router routing rule scope self "
-        "side stage term to token top two wall which word",
+        "side slow stage term to token top two wall which word",
 }
 # Words that once needed an explanation, and the word in their place.
 RETIRED = {

@@ -48,6 +48,7 @@ COMMAND_FILES = {
 METRIC_FILES = {
     "src/service/server/status.c": (r'FIGURE\("(\w+)"|# HELP muster_([a-z]\w*)', "muster_"),
     "src/service/agent/status.c": (r'"(muster_[a-z_]+)", "(?:gauge|counter)"', ""),
+    "src/service/agent/status_pace.c": (r'"(muster_[a-z_]+)", "(?:gauge|counter)"', ""),
     "src/cli/state_page.c": (r'"(muster_[a-z_]+)", "(?:gauge|counter)"', ""),
 }
 

@@ -301,6 +301,13 @@ bool mu_kernel_child_next(struct mu_span *children, int64_t *ret_pid)
     return *ret_pid != 0;
 }
 
+/* "1234567 89012 345": nanoseconds on a CPU, nanoseconds in the queue for one, how often. */
+uint64_t mu_kernel_delay_ns(struct mu_span schedstat)
+{
+    (void)take_word(&schedstat);
+    return number_of(take_word(&schedstat));
+}
+
 /* "   8       0 sda reads merged SECTORS ms writes merged SECTORS ..." */
 uint64_t mu_kernel_disk_bytes(struct mu_span diskstats)
 {

@@ -42,6 +42,8 @@ bool mu_kernel_is_traced(struct mu_span status);
 bool mu_kernel_is_frozen(struct mu_span wchan);
 /** `task/TID/children`: takes the next process off. False: there are no more. */
 bool mu_kernel_child_next(struct mu_span *children, int64_t *ret_pid);
+/** `schedstat`: for how long the main thread could have run, and had no CPU. */
+uint64_t mu_kernel_delay_ns(struct mu_span schedstat);
 /** `diskstats`: the bytes that all disks have read and written. Disks that stand on others count
  * more than once: only whether the sum grows is of use. */
 uint64_t mu_kernel_disk_bytes(struct mu_span diskstats);

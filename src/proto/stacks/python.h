@@ -90,5 +90,9 @@ void mu_python_match(struct mu_python *p, struct mu_python_thread *threads, size
 /** MUSTER_EAGAIN: it is torn. `stack` then holds nothing, or what could be read of it. */
 int mu_python_stack(struct mu_python *p, const struct mu_python_thread *thread,
                     struct mu_python_stack *stack);
+/** The innermost frame alone, without its line, in a dozen reads. MUSTER_EAGAIN: it could not be
+ * read, or there is none. */
+int mu_python_top(struct mu_python *p, const struct mu_python_thread *thread,
+                  struct mu_python_stack *stack);
 
 #endif

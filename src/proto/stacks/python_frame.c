@@ -5,6 +5,7 @@
 #include "core/buf.h"
 #include "proto/stacks/python_internal.h"
 
+#define SHIMS      4           /* frames of the interpreter's own, around the innermost one */
 #define FRAME_MAX  256u        /* as in python_layout.c */
 #define CODE_MAX   (64u << 20) /* bytes of instructions in a code object */
 #define COPIES_MAX (1u << 20)  /* copies of one, in a build with free threads */
@@ -239,6 +240,37 @@ static bool name_frame(struct mu_python *p, struct mu_python_stack *s, uint32_t 
             (put_str(p, s, code + p->layout.code_name, false, &frame->function) &&
              put_str(p, s, code + p->layout.code_file, true, &frame->file))) &&
            mu_python_line(p, code, s->raw[i].at, &frame->line);
+}
+
+int mu_python_top(struct mu_python *p, const struct mu_python_thread *thread,
+                  struct mu_python_stack *stack)
+{
+    struct mu_stacks_frame *frame = &stack->frames[0];
+    uint64_t addr = 0;
+
+    stack->frame_count = 0;
+    stack->texts_len = 0;
+    memset(p->seen, 0, sizeof(p->seen));
+    if (!innermost(p, thread->state, &addr)) {
+        return MUSTER_EAGAIN;
+    }
+    for (int i = 0; i < SHIMS && addr != 0; i++) {
+        struct mu_python_raw raw;
+        uint64_t code;
+
+        if (!read_frame(p, addr, &raw, &addr)) {
+            return MUSTER_EAGAIN;
+        }
+        code = raw.code;
+        if (raw.at != NO_FRAME) {
+            *frame = (struct mu_stacks_frame){0};
+            stack->frame_count =
+                put_str(p, stack, code + p->layout.code_name, false, &frame->function) &&
+                put_str(p, stack, code + p->layout.code_file, true, &frame->file);
+            return stack->frame_count == 1 ? 0 : MUSTER_EAGAIN;
+        }
+    }
+    return MUSTER_EAGAIN;
 }
 
 /* Puts the outermost frames, which are a ring, into their order. */

@@ -111,6 +111,7 @@ static void finish_free(struct mu_agent_service *s)
     mu_env_timer_arm(s->env, &s->check.timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->warm_timer, MU_MONO_NEVER);
     mu_agent_watchdog_fini(s);
+    mu_agent_straggle_fini(s);
     mu_free((void *)s->warm_envp);
     mu_buf_fini(&s->warm_env);
     mu_failure_fini(&s->verdict.first_failure);
@@ -264,7 +265,8 @@ void mu_agent_settle(struct mu_agent_service *s)
         return;
     }
     if (s->freeing && mu_list_empty(&s->rounds) && !s->check.spawned && s->look == NULL &&
-        mu_agent_warm_end(s) && mu_agent_watchdog_idle(s) && mu_agent_guards_end(s)) {
+        mu_agent_warm_end(s) && mu_agent_watchdog_idle(s) && mu_agent_straggle_idle(s) &&
+        mu_agent_guards_end(s)) {
         if (s->rdzv != NULL) {
             struct mu_rdzv_handler *rdzv = s->rdzv;
 
@@ -301,6 +303,7 @@ static void take_end(struct mu_agent_service *s, const struct mu_agent_update *u
     s->verdict.signal = u->outcome == MU_AGENT_STOPPED ? s->last_signal : 0;
     (void)mu_err(&s->text, 0, "%s", u->text);
     mu_agent_watchdog_stop(s);
+    mu_agent_straggle_stop(s);
     mu_agent_workers_leave(s);
     mu_agent_check_stop(s);
     (void)mu_agent_warm_end(s);
@@ -657,6 +660,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     mu_agent_check_init(s);
     mu_agent_warm_init(s);
     mu_agent_watchdog_init(s);
+    mu_agent_straggle_init(s);
     err = mu_agent_init(&s->machine, &config->policy, reterr_msg);
     if (err == 0) {
         err = mu_agent_workers_init(s);
@@ -669,6 +673,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     }
     if (err != 0) {
         mu_agent_watchdog_fini(s);
+        mu_agent_straggle_fini(s);
         mu_agent_workers_fini(s);
         mu_free(s);
         return err;

@@ -36,6 +36,7 @@
 #include "core/child.h"
 #include "proto/agent/agent.h"
 #include "proto/agent/warm.h"
+#include "proto/stacks/straggle.h"
 #include "service/agent/exchange.h"
 #include "service/rdzv/rdzv.h"
 
@@ -73,6 +74,7 @@ struct mu_agent_service_config {
     uint32_t check_ms; /* how long it may take. 60 s */
     uint64_t hang_ms;  /* without progress of any worker, until the run hangs; 0: nobody looks. 0 */
     enum mu_hang_action hang_action; /* of the agent of node 0, for all. Default: tell */
+    uint64_t straggle_ms; /* a span, by which stragglers are judged; 0: nobody looks. 0 */
     bool marked;        /* mu_agent_service_mark() is called: other output is not progress. false */
     const char *flight; /* NULL, or the beginning of the paths at which the flight recorders of
                            workers listen, and to which they write */
@@ -111,6 +113,12 @@ struct mu_agent_running {
     uint32_t rank;
     uint32_t local_rank;
     char host[64]; /* cut if it is longer */
+};
+
+/* How the workers of this node did in the last MU_STRAGGLE_SHORT spans. Lent for a call. */
+struct mu_agent_paced {
+    const struct mu_straggle_rank *workers; /* policy.workers of them */
+    const struct mu_straggle *run;          /* node 0: of all ranks; else NULL */
 };
 
 /* Lent until the agent is freed. */
@@ -186,6 +194,11 @@ struct mu_agent_service_events {
     void (*step)(void *context, uint32_t local_rank, uint64_t step, uint64_t ns);
     /** The run hangs, or moves again; `log` was told in a sentence. May be NULL. */
     void (*hang)(void *context, const struct mu_hang *hang);
+    /** A rank or node keeps the others waiting, or does so no longer; `log` was told in a sentence.
+     * May be NULL. */
+    void (*straggler)(void *context, const struct mu_straggle_change *change);
+    /** How the workers did lately, after each span. May be NULL. */
+    void (*paced)(void *context, const struct mu_agent_paced *paced);
     /** A line of the check's output. NULL: `log` gets it. */
     void (*checked)(void *context, const char *line);
     /** A worker has ended. May be NULL. */

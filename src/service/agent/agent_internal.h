@@ -9,6 +9,7 @@
  *     failure.c   the first failure: publishing and reading it
  *     watchdog.c  whether our workers stand still; hang.c: what other agents say of theirs
  *     step.c      steps of training, as workers report them
+ *     straggle.c  who keeps the other ranks waiting
  *     stacks.c    answers who asks what the workers are doing; stacks_ask.c asks
  *     workers.c   processes, their output and what they ask for
  *     warm.c      standbys, of which workers are made
@@ -22,6 +23,7 @@
 
 #include "codec/stacks/answer.h"
 #include "service/agent/agent.h"
+#include "service/agent/straggle.h"
 #include "service/agent/watchdog.h"
 #include "service/rdzv/bootstrap.h"
 
@@ -125,6 +127,7 @@ struct mu_agent_round {
     char step_text[48];
 
     struct mu_agent_hang_op hang; /* hang.c */
+    struct mu_agent_pace_op pace; /* straggle.c */
     struct mu_agent_stacks stacks;
 
     bool closing;
@@ -249,6 +252,7 @@ struct mu_agent_service {
     mu_mono_t since;
 
     struct mu_agent_watchdog watchdog;
+    struct mu_agent_straggle straggle;
 
     struct mu_warm warm;
     struct mu_standbys standbys;

@@ -500,4 +500,7 @@ void mu_agent_failure_give_up(struct mu_agent_round *r)
     if (r->hang.busy) {
         mu_store_cancel(&r->hang.op);
     }
+    if (r->pace.busy) {
+        mu_store_cancel(&r->pace.op);
+    }
 }

@@ -147,7 +147,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
         return;
     }
     if (r->exchanging || r->op_busy || r->running_busy || r->step_busy || r->hang.busy ||
-        r->bootstrap != NULL || !mu_agent_stacks_closed(r)) {
+        r->pace.busy || r->bootstrap != NULL || !mu_agent_stacks_closed(r)) {
         return;
     }
     if (r->store_open) {
@@ -162,6 +162,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
     mu_buf_fini(&r->op_known);
     mu_buf_fini(&r->running_text);
     mu_agent_hang_op_fini(&r->hang);
+    mu_agent_pace_op_fini(&r->pace);
     mu_agent_stacks_fini(r);
     mu_free(r->store_url);
     mu_free(r->addr_0);
@@ -190,6 +191,9 @@ void mu_agent_round_close(struct mu_agent_round *r)
     }
     if (r->hang.busy) {
         mu_store_cancel(&r->hang.op);
+    }
+    if (r->pace.busy) {
+        mu_store_cancel(&r->pace.op);
     }
     mu_agent_stacks_close(r);
     mu_agent_round_settle(r);

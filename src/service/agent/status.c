@@ -24,6 +24,8 @@ void mu_agent_status_fini(struct mu_agent_status *s)
 {
     mu_free(s->workers);
     s->workers = NULL;
+    mu_free(s->nodes);
+    mu_free(s->kept);
     mu_buf_fini(&s->failure);
     mu_buf_fini(&s->hang_stacks);
 }
@@ -80,6 +82,8 @@ void mu_agent_status_prepare(struct mu_agent_status *s, const struct mu_agent_at
     s->has_attempt = true;
     s->state = "starting";
     s->hangs = false;
+    s->stragglers = (struct mu_stragglers){0};
+    s->node_count = s->kept_count = 0;
     s->steps.known = false;
     mark(s, MU_STATUS_ROUND, attempt->group_world, "");
     for (uint32_t i = 0; i < s->worker_count; i++) {
@@ -295,6 +299,10 @@ static void put_workers(struct mu_status_text *t, const struct mu_agent_status *
             mu_status_put(t, ",\"step\":%" PRIu64 ",\"step_us\":%" PRIu64, w->step,
                           w->step_ns / 1000);
         }
+        if (w->pace.known) {
+            mu_status_put(t, ",\"waits_permille\":%u,\"kept_permille\":%u,\"delay_permille\":%u",
+                          w->pace.waits_permille, w->pace.kept_permille, w->pace.delay_permille);
+        }
         mu_status_put(t, "}");
     }
     mu_status_put(t, "],\"workers_more\":%" PRIu32, count - told);
@@ -345,6 +353,7 @@ static int tell_json(void *context, struct mu_buf *out)
     if (s->hang_stacks.len != 0) {
         mu_status_put(&t, ",\"hangs\":%" PRIu64, s->hang_count);
     }
+    mu_agent_status_put_stragglers(&t, s);
     put_workers(&t, s);
     put_steps(&t, s);
     mu_status_history_put(&t, &s->history);
@@ -454,6 +463,7 @@ static int tell_metrics(void *context, struct mu_buf *out)
     }
     put_step_metrics(&t, s);
     put_store_metrics(&t, s);
+    mu_agent_status_pace_metrics(&t, s);
     return t.err;
 }
 

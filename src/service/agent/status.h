@@ -3,7 +3,8 @@
  * (service/agent/agent.h). It asks nothing: the owner of the agent's callbacks passes them on.
  *
  *     mu_agent_status_init(&s, env, &config, &params, host)
- *     mu_agent_status_log(), _prepare(), _started(), _step(), _hang(), _exited(), _gone(), _ended()
+ *     mu_agent_status_log(), _prepare(), _started(), _step(), _hang(), _straggler(),
+ *         _paced(), _exited(), _gone(), _ended()
  *     struct mu_status_source source = mu_agent_status_source(&s);
  *     mu_agent_status_fini(&s)
  */
@@ -15,7 +16,9 @@
 #include "service/page/status_text.h"
 
 #define MU_AGENT_STATUS_WORKERS 1024 /* that are listed one by one */
-#define MU_AGENT_STATUS_STEPS   120  /* whose times are kept, of the first worker that reports */
+#define MU_AGENT_STATUS_RANKS   1024 /* of a run whose paces are listed one by one */
+#define MU_AGENT_STATUS_UNKNOWN UINT16_MAX
+#define MU_AGENT_STATUS_STEPS   120 /* whose times are kept, of the first worker that reports */
 
 enum mu_agent_worker_state {
     MU_WORKER_STARTING = 1,
@@ -34,6 +37,7 @@ struct mu_agent_status_worker {
     bool has_step; /* it has reported one in this round */
     uint64_t step;
     uint64_t step_ns; /* how long it took, or the last one of which that is known; 0: unknown */
+    struct mu_straggle_rank pace;
 };
 
 /* How long the last steps took, as one worker reports them. */
@@ -42,6 +46,14 @@ struct mu_agent_status_steps {
     uint32_t local_rank;
     uint64_t count;                     /* of all times so far */
     uint32_t us[MU_AGENT_STATUS_STEPS]; /* a ring */
+};
+
+/* A node of the run, as the agent of node 0 sees it. */
+struct mu_agent_status_node {
+    char name[MU_PACE_NODE_MAX + 1];
+    uint32_t first; /* of its ranks */
+    uint32_t count;
+    uint16_t kept_permille; /* by the rank of it that keeps the others waiting most */
 };
 
 struct mu_agent_status {
@@ -67,6 +79,12 @@ struct mu_agent_status {
     char hang_text[MU_HANG_TEXT_MAX + 1];
     struct mu_buf hang_stacks;        /* of the last hang, with its line; empty: there was none */
     uint64_t hang_count;              /* since the agent began */
+    struct mu_stragglers stragglers;
+    uint64_t straggler_count;           /* that were named since the agent began */
+    struct mu_agent_status_node *nodes; /* node 0: of all of the run; owned, as are: */
+    uint32_t node_count;
+    uint16_t *kept; /* permille, by ranks; MU_AGENT_STATUS_UNKNOWN: not known */
+    uint32_t kept_count;
     struct mu_status_events events;
     struct mu_status_history history;
     struct mu_agent_status_steps steps;
@@ -84,9 +102,15 @@ void mu_agent_status_started(struct mu_agent_status *s, const struct mu_agent_se
 void mu_agent_status_step(struct mu_agent_status *s, uint32_t local_rank, uint64_t step,
                           uint64_t ns);
 void mu_agent_status_hang(struct mu_agent_status *s, const struct mu_hang *hang);
+void mu_agent_status_straggler(struct mu_agent_status *s, const struct mu_straggle_change *change);
+void mu_agent_status_paced(struct mu_agent_status *s, const struct mu_agent_paced *paced);
 void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_worker_end *end);
 void mu_agent_status_gone(struct mu_agent_status *s);
 void mu_agent_status_ended(struct mu_agent_status *s, const struct mu_agent_verdict *verdict);
+
+/* status_pace.c, for status.c */
+void mu_agent_status_put_stragglers(struct mu_status_text *t, const struct mu_agent_status *s);
+void mu_agent_status_pace_metrics(struct mu_status_text *t, const struct mu_agent_status *s);
 
 const char *mu_agent_worker_state_name(enum mu_agent_worker_state state);
 struct mu_status_source mu_agent_status_source(struct mu_agent_status *s);

@@ -192,6 +192,7 @@ static void on_started(struct mu_child *child, int status)
         }
         mu_agent_warm_running(s);
         mu_agent_watchdog_begin(s);
+        mu_agent_straggle_begin(s);
         mu_agent_tell(
             s, (struct mu_agent_event){.type = MU_AGENT_SPAWNED, .generation = s->generation});
     }
@@ -519,6 +520,7 @@ static bool is_ending(const struct mu_agent_worker *w)
 void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill)
 {
     mu_agent_watchdog_stop(s);
+    mu_agent_straggle_stop(s);
     for (uint32_t i = 0; i < s->config.policy.workers; i++) {
         struct mu_agent_worker *w = &s->workers[i];
 
