@@ -205,6 +205,9 @@ void mu_sim_kill(struct mu_sim_proc *proc, enum mu_sim_kill how);
 /** Starts a dead process (and its host) again. A living one is left alone. */
 void mu_sim_restart(struct mu_sim_proc *proc);
 void mu_sim_pause(struct mu_sim_proc *proc, uint64_t ns);
+/** What processes see of each other (core/peek.h), from the next start on; NULL, as at first:
+ * nothing. */
+void mu_sim_set_peek(struct mu_sim *sim, const struct mu_peek *peek);
 
 /* --- faults that a scenario chooses ----------------------------------------------------------- */
 

@@ -182,6 +182,16 @@ static void env_self(struct mu_env *env, struct mu_self *ret_self)
     (void)snprintf(ret_self->host, sizeof(ret_self->host), "%s", proc->host->name);
 }
 
+static const struct mu_peek *env_peek(struct mu_env *env)
+{
+    return mu_sim_proc_of(env)->sim->peek;
+}
+
+void mu_sim_set_peek(struct mu_sim *sim, const struct mu_peek *peek)
+{
+    sim->peek = peek;
+}
+
 void sim_env_drop(struct mu_sim_proc *proc)
 {
     struct mu_list *node;
@@ -200,6 +210,7 @@ const struct mu_env_ops sim_env_ops = {
     .now = env_now,
     .entropy = env_entropy,
     .self = env_self,
+    .peek = env_peek,
     .timer_arm = env_timer_arm,
     .dial = sim_net_dial,
     .listen = sim_net_listen,

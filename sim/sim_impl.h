@@ -143,6 +143,7 @@ struct mu_sim {
     struct sim_nemesis *nemesis;
     struct mu_list families; /* sim_child.c: children and what descends from them */
     struct mu_list zygotes;  /* sim_standby.c */
+    const struct mu_peek *peek;
     mu_sim_exec *exec;
     void *exec_arg;
     int64_t last_pid;

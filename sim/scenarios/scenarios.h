@@ -21,6 +21,14 @@
 extern const struct mu_sim_scenario mu_sim_scenario_agent;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_early;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_fence;
+extern const struct mu_sim_scenario mu_sim_scenario_agent_hang;
+extern const struct mu_sim_scenario mu_sim_scenario_agent_hang_childless;
+extern const struct mu_sim_scenario mu_sim_scenario_agent_hang_deaf;
+extern const struct mu_sim_scenario mu_sim_scenario_agent_hang_forgetful;
+extern const struct mu_sim_scenario mu_sim_scenario_agent_hang_liars;
+extern const struct mu_sim_scenario mu_sim_scenario_agent_hang_mute;
+extern const struct mu_sim_scenario mu_sim_scenario_agent_hang_sleepless;
+extern const struct mu_sim_scenario mu_sim_scenario_agent_hang_swapped;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_warm;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_hourly;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_numb;
