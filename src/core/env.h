@@ -3,7 +3,7 @@
  * on libuv, sim/ on virtual time; services see only this. Its verbs, in groups:
  *
  *     time and chance    now, timer_arm, entropy
- *     the process        memory, self, paths; others: peek
+ *     the process        memory, self, paths; others: peek; its machine: health
  *     connections        dial, dial_plain, listen, unlisten, sendv, resume, finish, close;
  *                        about one: peer, trust, why
  *     work that blocks   work
@@ -28,6 +28,7 @@
 
 #include "core/addr.h"
 #include "core/child.h"
+#include "core/health.h"
 #include "core/heap.h"
 #include "core/http.h"
 #include "core/list.h"
@@ -149,6 +150,8 @@ struct mu_env_ops {
     const struct mu_paths *(*paths)(struct mu_env *env);
     /** Other processes; valid for ever. NULL, or returning NULL: none can be seen. */
     const struct mu_peek *(*peek)(struct mu_env *env);
+    /** The machine's health; valid for ever. NULL, or returning NULL: it cannot be seen. */
+    const struct mu_health_source *(*health)(struct mu_env *env);
     /** Arms, re-arms, or with MU_MONO_NEVER disarms. Cannot fail. */
     void (*timer_arm)(struct mu_env *env, struct mu_timer *timer, mu_mono_t at);
     /** Connects; `open` or `closed` follows. MUSTER_EINVAL for an address it cannot take. */
@@ -293,6 +296,12 @@ static inline const struct mu_paths *mu_env_paths(struct mu_env *env)
 static inline const struct mu_peek *mu_env_peek(struct mu_env *env)
 {
     return env->ops->peek == NULL ? NULL : env->ops->peek(env);
+}
+
+/** NULL: the health of this machine cannot be seen. */
+static inline const struct mu_health_source *mu_env_health(struct mu_env *env)
+{
+    return env->ops->health == NULL ? NULL : env->ops->health(env);
 }
 
 static inline void mu_env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)

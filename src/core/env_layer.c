@@ -30,6 +30,11 @@ const struct mu_peek *mu_env_layer_peek(struct mu_env *env)
     return mu_env_peek(mu_env_below(env));
 }
 
+const struct mu_health_source *mu_env_layer_health(struct mu_env *env)
+{
+    return mu_env_health(mu_env_below(env));
+}
+
 void mu_env_layer_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)
 {
     mu_env_timer_arm(mu_env_below(env), timer, at);

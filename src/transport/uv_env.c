@@ -11,6 +11,7 @@
 #include "transport/child_internal.h"
 #include "transport/memory_limit.h"
 #include "transport/paths.h"
+#include "transport/health.h"
 #include "transport/proc_peek.h"
 #include "transport/uv_internal.h"
 
@@ -202,6 +203,12 @@ static const struct mu_peek *env_peek(struct mu_env *env)
     return &mu_peek_real;
 }
 
+static const struct mu_health_source *env_health(struct mu_env *env)
+{
+    (void)env;
+    return &mu_health_real;
+}
+
 static void env_entropy(struct mu_env *env, void *buf, size_t len)
 {
     (void)env;
@@ -290,6 +297,7 @@ static const struct mu_env_ops ops = {
     .self = env_self,
     .paths = env_paths,
     .peek = env_peek,
+    .health = env_health,
     .timer_arm = env_timer_arm,
     .dial = mu_uv_dial,
     .listen = mu_uv_listen,

@@ -21,18 +21,18 @@ COMMON = {
         "api base bin cli codec core crypto proto src text transport",
     "names of other projects, protocols and formats":
         "aead autonat base58 base64 c10d cgroup cidr curl dht elf etcd etcd2 gil hm http ip json jv kad lmdb mp msgpack "
-        "mss mtu multiaddr muster noise numa p2pd pb pickle psk python rpc safetensors sha256 std tcp tls torch utf8 uv "
+        "mss mtu multiaddr muster noise mt numa nvml p2pd pb pickle psk python rpc safetensors sha256 std tcp tls torch utf8 uv "
         "uvarint v2 v3 x25519 yamux",
     "words of libp2p, hivemind, etcd, PyTorch and TLS, with their meaning there":
         "auth barrier bucket candidate circuit compare compression contact device dict dtype dump envelope "
         "fork hello hop identify identity neighbour relay reservation role tensor trainer txn unary "
         "voucher",
     "what every program has":
-        "addr alloc arg assert buf builder cache cert class client clock cmd code config conn connect "
-        "connection console context cpus cursor decode deps decoder dial dirent disk download encode encoder endpoint "
-        "entry err errmsg exec executor families field file flag frame future get guess hash head header heap "
-        "help history hook id idle info internal item key keygen kernel kind kv len library link list listen listener log lookup loop main "
-        "map memory method mode msg name net number op option output owner param part path phase pipe point pool "
+        "addr alloc arg assert buf builder cache case cert class client clock cmd code config conn connect "
+        "connection console context cpus cursor data decode deps decoder dial dirent disk download encode encoder endpoint "
+        "entry err errmsg exec executor families field file flag frame future get gpu gpus guess hash head header heap "
+        "help history hook id idle info internal item key keygen kernel kind kv len level library link list listen listener log lookup loop main "
+        "map memory method mode msg name net number op option output owner param part path phase pipe point pool port "
         "prefix print private prng proc process program prompt protocol read reader record registry remote reply request response "
         "result retry row runtime screen search section segment set setting shape sink size slot "
         "sample snapshot sock source spawn spec split stat static status step storage string sync table target "
