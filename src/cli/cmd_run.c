@@ -250,6 +250,12 @@ static void on_hang(void *context, const struct mu_hang *hang)
     }
 }
 
+static void on_health(void *context, const struct mu_health_findings *now,
+                      const struct mu_health_finding *news)
+{
+    run_watch_health(&((struct run *)context)->watch, now, news);
+}
+
 static void on_straggler(void *context, const struct mu_straggle_change *change)
 {
     run_watch_straggler(&((struct run *)context)->watch, change);
@@ -462,7 +468,10 @@ static struct mu_agent_service_config make_config(struct run_options *o)
     }
     c.policy.grace_ms = o->grace_ms;
     c.policy.change_ms = o->grace_ms;
-    c.policy.check = o->check != NULL;
+    c.health = strcmp(o->health, "on") == 0     ? MU_AGENT_HEALTH_ON
+               : strcmp(o->health, "warn") == 0 ? MU_AGENT_HEALTH_TELLS
+                                                : MU_AGENT_HEALTH_OFF;
+    c.policy.check = o->check != NULL || c.health == MU_AGENT_HEALTH_ON;
     c.policy.excluded_ends = strcmp(o->exclude_action, "exit") == 0;
     c.hang_ms = o->hang_ms;
     c.straggle_ms = o->straggle_ms;
@@ -562,6 +571,7 @@ static int run_agent(struct run *r)
         .started = on_started,
         .step = on_step,
         .hang = on_hang,
+        .health = on_health,
         .straggler = on_straggler,
         .paced = on_paced,
         .exited = on_exited,
@@ -580,6 +590,7 @@ static int run_agent(struct run *r)
     if (gethostname(r->host, sizeof(r->host) - 1) == 0) {
         config.host = r->host;
     }
+    config.log_dir = mu_output_run_dir(r->output);
     run_events_init(&r->events, &r->o, r->output, r->loop.env, r->host);
     say_meeting(r);
     say_unheard(r);

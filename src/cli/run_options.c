@@ -8,6 +8,7 @@ static const char *const successions[] = {"majority", "any", "off", NULL};
 static const char *const start_methods[] = {"spawn", "fork", "forkserver", NULL};
 
 static const char *const exclude_actions[] = {"wait", "exit", NULL};
+static const char *const healths[] = {"on", "warn", "off", NULL};
 static const char *const on_or_off[] = {"on", "off", NULL};
 static const char *const hang_actions[] = {"tell", "stacks", "restart", "exclude", NULL};
 
@@ -121,6 +122,9 @@ static const struct cli_option options[] = {
     {"hang-action", "tell, stacks, restart, exclude",
      "what to do then: also print stacks, end the missing rank, exclude its node (tell)", CLI_TEXT,
      &parsed.hang_action, 0, .whole = true, .of = hang_actions},
+    {"health", "on, warn, off",
+     "look at GPUs and more: keep this node out if it is sick, say so, do not look (on)", CLI_TEXT,
+     &parsed.health, 0, .whole = true, .of = healths},
     {"keep-trying", NULL, "do not give up on an unknown host name or a refused credential",
      CLI_FLAG, &parsed.keep_trying, 0, .whole = true},
     {"max-losses", "N/TIME", "how many nodes may be lost in a time (100/1h)", CLI_TEXT,
@@ -202,6 +206,7 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
         .exclude_action = "wait",
         .hang = "60s",
         .hang_action = "tell",
+        .health = "on",
         .stragglers = "10s",
         .flight_recorder = "on",
         .store_hold = "on",

@@ -65,7 +65,7 @@ struct run_options {
     const char *exclude_after, *exclude_action, *check;
     double exclude_for, check_timeout;
     const char *warm; /* modules, or NULL */
-    const char *hang, *hang_action, *stragglers, *flight_recorder, *progress_regex;
+    const char *hang, *hang_action, *health, *stragglers, *flight_recorder, *progress_regex;
     bool keep_trying;
     const char *http;
     struct cli_log_options log;

@@ -184,6 +184,21 @@ void run_watch_hang(struct run_watch *w, const struct mu_hang *hang)
                  "%s", hang->text);
 }
 
+void run_watch_health(struct run_watch *w, const struct mu_health_findings *now,
+                      const struct mu_health_finding *news)
+{
+    mu_agent_status_health(&w->status, now, news);
+    if (news != NULL) {
+        cli_log_tell(MUSTER_LOG_WARN, "NODE-HEALTH", -1,
+                     json_pack("{s:s, s:s, s:o, s:o, s:o}", "level",
+                               mu_health_level_name(news->level), "kind",
+                               mu_health_kind_name(news->kind), "gpu",
+                               news->gpu < 0 ? json_null() : json_integer(news->gpu), "subject",
+                               cli_log_text(news->subject), "remedy", cli_log_text(news->remedy)),
+                     "%s", news->text);
+    }
+}
+
 void run_watch_straggler(struct run_watch *w, const struct mu_straggle_change *change)
 {
     const struct mu_straggler *who = &change->who;

@@ -47,6 +47,8 @@ void run_watch_prepare(struct run_watch *w, const struct mu_agent_attempt *attem
 void run_watch_started(struct run_watch *w, const struct mu_agent_service *agent);
 void run_watch_step(struct run_watch *w, uint32_t local_rank, uint64_t step, uint64_t ns);
 void run_watch_hang(struct run_watch *w, const struct mu_hang *hang);
+void run_watch_health(struct run_watch *w, const struct mu_health_findings *now,
+                      const struct mu_health_finding *news);
 void run_watch_straggler(struct run_watch *w, const struct mu_straggle_change *change);
 void run_watch_paced(struct run_watch *w, const struct mu_agent_paced *paced);
 void run_watch_exited(struct run_watch *w, const struct mu_agent_worker_end *end);

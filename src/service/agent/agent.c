@@ -111,6 +111,7 @@ static void finish_free(struct mu_agent_service *s)
     mu_env_timer_arm(s->env, &s->check.timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->warm_timer, MU_MONO_NEVER);
     mu_agent_watchdog_fini(s);
+    mu_agent_health_fini(s);
     mu_agent_straggle_fini(s);
     mu_free((void *)s->warm_envp);
     mu_buf_fini(&s->warm_env);
@@ -660,6 +661,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     mu_agent_check_init(s);
     mu_agent_warm_init(s);
     mu_agent_watchdog_init(s);
+    mu_agent_health_init(s);
     mu_agent_straggle_init(s);
     err = mu_agent_init(&s->machine, &config->policy, reterr_msg);
     if (err == 0) {
@@ -673,6 +675,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     }
     if (err != 0) {
         mu_agent_watchdog_fini(s);
+        mu_agent_health_fini(s);
         mu_agent_straggle_fini(s);
         mu_agent_workers_fini(s);
         mu_free(s);

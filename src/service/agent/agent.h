@@ -35,6 +35,7 @@
 #include "core/buf.h"
 #include "core/child.h"
 #include "proto/agent/agent.h"
+#include "proto/agent/health.h"
 #include "proto/agent/warm.h"
 #include "proto/stacks/straggle.h"
 #include "service/agent/exchange.h"
@@ -48,6 +49,13 @@
 
 struct mu_agent_service;
 struct mu_store_server;
+
+/* What the health of the machine is for: service/agent/health.h. */
+enum mu_agent_health_mode {
+    MU_AGENT_HEALTH_OFF = 0, /* nobody looks */
+    MU_AGENT_HEALTH_TELLS,
+    MU_AGENT_HEALTH_ON, /* a fault keeps the node out; policy.check must be set */
+};
 
 /* All pointers are borrowed for as long as the agent lives. */
 struct mu_agent_service_config {
@@ -72,7 +80,9 @@ struct mu_agent_service_config {
     const char *check; /* or NULL: a command for the shell that decides whether this node is fit
                             to join */
     uint32_t check_ms; /* how long it may take. 60 s */
-    uint64_t hang_ms;  /* without progress of any worker, until the run hangs; 0: nobody looks. 0 */
+    enum mu_agent_health_mode health; /* OFF */
+    const char *log_dir;              /* or NULL: the directory whose disk is looked at */
+    uint64_t hang_ms; /* without progress of any worker, until the run hangs; 0: nobody looks. 0 */
     enum mu_hang_action hang_action; /* of the agent of node 0, for all. Default: tell */
     uint64_t straggle_ms; /* a span, by which stragglers are judged; 0: nobody looks. 0 */
     bool marked;        /* mu_agent_service_mark() is called: other output is not progress. false */
@@ -194,6 +204,10 @@ struct mu_agent_service_events {
     void (*step)(void *context, uint32_t local_rank, uint64_t step, uint64_t ns);
     /** The run hangs, or moves again; `log` was told in a sentence. May be NULL. */
     void (*hang)(void *context, const struct mu_hang *hang);
+    /** What is wrong with this machine has changed; `news`, if it is not NULL, was told to `log` in
+     * a sentence. May be NULL. */
+    void (*health)(void *context, const struct mu_health_findings *now,
+                   const struct mu_health_finding *news);
     /** A rank or node keeps the others waiting, or does so no longer; `log` was told in a sentence.
      * May be NULL. */
     void (*straggler)(void *context, const struct mu_straggle_change *change);

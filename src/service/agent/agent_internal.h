@@ -23,6 +23,7 @@
 
 #include "codec/stacks/answer.h"
 #include "service/agent/agent.h"
+#include "service/agent/health.h"
 #include "service/agent/straggle.h"
 #include "service/agent/watchdog.h"
 #include "service/rdzv/bootstrap.h"
@@ -252,6 +253,7 @@ struct mu_agent_service {
     mu_mono_t since;
 
     struct mu_agent_watchdog watchdog;
+    struct mu_agent_health health;
     struct mu_agent_straggle straggle;
 
     struct mu_warm warm;
@@ -333,6 +335,8 @@ void mu_agent_check_init(struct mu_agent_service *s);
 void mu_agent_check_start(struct mu_agent_service *s);
 /** Nobody waits for it any more: it is killed. The agent is settled when it is gone. */
 void mu_agent_check_stop(struct mu_agent_service *s);
+/** This machine was looked at; `fault`: why the node must not join, or "". */
+void mu_agent_check_health(struct mu_agent_service *s, const char *fault);
 
 /* failure.c */
 /** A worker shows a sign of failing: takes a place in the server's order. */

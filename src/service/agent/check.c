@@ -1,6 +1,7 @@
 /*
- * The check of this node: a command for the shell. Its exit code decides, and its last line is the
- * reason. What it has started is killed when it has ended.
+ * The check of this node: a look at its machine (health.h), then a command for the shell. The exit
+ * code of the command decides, and its last line is the reason. What it has started is killed when
+ * it has ended.
  */
 #include <errno.h>
 #include <signal.h>
@@ -140,7 +141,7 @@ void mu_agent_check_init(struct mu_agent_service *s)
     s->check.over = true;
 }
 
-void mu_agent_check_start(struct mu_agent_service *s)
+static void start_command(struct mu_agent_service *s)
 {
     const char *const argv[] = {"/bin/sh", "-c", s->config.check, NULL};
     const struct mu_spawn what = {
@@ -151,7 +152,6 @@ void mu_agent_check_start(struct mu_agent_service *s)
     struct mu_agent_check *c = &s->check;
     int err = -EBUSY;
 
-    c->over = false;
     if (!c->spawned) { /* One that cannot be killed may still be there. */
         c->line_len = 0;
         c->last[0] = '\0';
@@ -167,9 +167,30 @@ void mu_agent_check_start(struct mu_agent_service *s)
                      mu_mono_add_ms(mu_env_now(s->env).mono, s->config.check_ms));
 }
 
+void mu_agent_check_health(struct mu_agent_service *s, const char *fault)
+{
+    if (s->check.over) {
+        return;
+    }
+    if (fault[0] != '\0' || s->config.check == NULL) {
+        tell(s, fault[0] != '\0' ? 1 : 0, fault);
+    } else {
+        start_command(s);
+    }
+}
+
+void mu_agent_check_start(struct mu_agent_service *s)
+{
+    s->check.over = false;
+    if (!mu_agent_health_check(s)) {
+        mu_agent_check_health(s, "");
+    }
+}
+
 void mu_agent_check_stop(struct mu_agent_service *s)
 {
     s->check.over = true;
+    mu_agent_health_check_stop(s);
     mu_env_timer_arm(s->env, &s->check.timer, MU_MONO_NEVER);
     if (s->check.spawned) {
         kill_all(s);

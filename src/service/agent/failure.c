@@ -181,6 +181,7 @@ static void add_circumstances(const struct mu_agent_worker *w, struct mu_failure
     } else if (on->explain != NULL) {
         on->explain(on->context, &w->end, f->tail == NULL ? "" : f->tail, cause, sizeof(cause));
     }
+    mu_agent_health_cause(w->s, w, cause, sizeof(cause));
     if (on->log_files != NULL) {
         on->log_files(on->context, w->local_rank, logs, sizeof(logs));
     }

@@ -160,6 +160,20 @@ void mu_agent_status_hang(struct mu_agent_status *s, const struct mu_hang *hang)
     }
 }
 
+void mu_agent_status_health(struct mu_agent_status *s, const struct mu_health_findings *now,
+                            const struct mu_health_finding *news)
+{
+    s->fault_count = s->warn_count = s->ill_count = 0;
+    s->xid_count += news != NULL && news->kind == MU_HEALTH_XID ? 1 : 0;
+    for (size_t i = 0; i < now->count; i++) {
+        s->fault_count += now->items[i].level == MU_HEALTH_FAULT ? 1 : 0;
+        s->warn_count += now->items[i].level == MU_HEALTH_WARN ? 1 : 0;
+        if (now->items[i].level >= MU_HEALTH_WARN && s->ill_count < MU_AGENT_STATUS_ILL) {
+            s->ill[s->ill_count++] = now->items[i];
+        }
+    }
+}
+
 void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_worker_end *end)
 {
     bool failed = !end->stopped && end->exit_code != 0;
@@ -276,6 +290,24 @@ static void put_hang(struct mu_status_text *t, const struct mu_agent_status *s)
     mu_status_put(t, "}");
 }
 
+static void put_health(struct mu_status_text *t, const struct mu_agent_status *s)
+{
+    for (uint32_t i = 0; i < s->ill_count; i++) {
+        const struct mu_health_finding *f = &s->ill[i];
+
+        mu_status_put(
+            t, "%s{\"level\":\"%s\",\"kind\":\"%s\",\"text\":", i == 0 ? ",\"health\":[" : ",",
+            mu_health_level_name(f->level), mu_health_kind_name(f->kind));
+        mu_status_quote(t, f->text);
+        mu_status_put(t, ",\"remedy\":");
+        mu_status_quote(t, f->remedy);
+        mu_status_put(t, "}");
+    }
+    if (s->ill_count != 0) {
+        mu_status_put(t, "]");
+    }
+}
+
 static void put_workers(struct mu_status_text *t, const struct mu_agent_status *s)
 {
     uint32_t count = s->has_attempt ? s->worker_count : 0;
@@ -353,6 +385,7 @@ static int tell_json(void *context, struct mu_buf *out)
     if (s->hang_stacks.len != 0) {
         mu_status_put(&t, ",\"hangs\":%" PRIu64, s->hang_count);
     }
+    put_health(&t, s);
     mu_agent_status_put_stragglers(&t, s);
     put_workers(&t, s);
     put_steps(&t, s);
@@ -444,6 +477,12 @@ static int tell_metrics(void *context, struct mu_buf *out)
                s->failures);
     put_figure(&t, s, "muster_agent_hangs_total", "counter", "Hangs of the run.", s->hang_count);
     put_figure(&t, s, "muster_agent_hung", "gauge", "1 while the run hangs.", s->hangs ? 1 : 0);
+    put_figure(&t, s, "muster_agent_health_faults", "gauge",
+               "Faults of this machine that keep its node out.", s->fault_count);
+    put_figure(&t, s, "muster_agent_health_warnings", "gauge", "Warnings about this machine.",
+               s->warn_count);
+    put_figure(&t, s, "muster_agent_xids_total", "counter", "Errors that the GPU driver reported.",
+               s->xid_count);
     if (s->has_attempt) {
         put_figure(&t, s, "muster_agent_round", "gauge", "The workers' round.", s->attempt.round);
         put_figure(&t, s, "muster_agent_rank", "gauge", "The rank of this node.",

@@ -19,6 +19,7 @@
 #define MU_AGENT_STATUS_RANKS   1024 /* of a run whose paces are listed one by one */
 #define MU_AGENT_STATUS_UNKNOWN UINT16_MAX
 #define MU_AGENT_STATUS_STEPS   120 /* whose times are kept, of the first worker that reports */
+#define MU_AGENT_STATUS_ILL     8   /* findings about the machine's health that are told */
 
 enum mu_agent_worker_state {
     MU_WORKER_STARTING = 1,
@@ -79,6 +80,10 @@ struct mu_agent_status {
     char hang_text[MU_HANG_TEXT_MAX + 1];
     struct mu_buf hang_stacks;        /* of the last hang, with its line; empty: there was none */
     uint64_t hang_count;              /* since the agent began */
+    uint32_t fault_count, warn_count; /* what is wrong with this machine now */
+    uint32_t ill_count;               /* of these, so many are in `ill` */
+    struct mu_health_finding ill[MU_AGENT_STATUS_ILL];
+    uint64_t xid_count; /* since the agent began */
     struct mu_stragglers stragglers;
     uint64_t straggler_count;           /* that were named since the agent began */
     struct mu_agent_status_node *nodes; /* node 0: of all of the run; owned, as are: */
@@ -102,6 +107,8 @@ void mu_agent_status_started(struct mu_agent_status *s, const struct mu_agent_se
 void mu_agent_status_step(struct mu_agent_status *s, uint32_t local_rank, uint64_t step,
                           uint64_t ns);
 void mu_agent_status_hang(struct mu_agent_status *s, const struct mu_hang *hang);
+void mu_agent_status_health(struct mu_agent_status *s, const struct mu_health_findings *now,
+                            const struct mu_health_finding *news);
 void mu_agent_status_straggler(struct mu_agent_status *s, const struct mu_straggle_change *change);
 void mu_agent_status_paced(struct mu_agent_status *s, const struct mu_agent_paced *paced);
 void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_worker_end *end);

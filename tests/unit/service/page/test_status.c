@@ -367,6 +367,35 @@ static void test_agent_status_tells_a_hang_while_it_lasts(void **state)
     rig_fini(&r);
 }
 
+static void test_agent_status_tells_of_a_sick_machine(void **state)
+{
+    struct mu_health_findings ill = {.count = MU_AGENT_STATUS_ILL + 1};
+    const struct mu_health_finding xid = {.level = MU_HEALTH_WARN, .kind = MU_HEALTH_XID};
+    struct agent_rig r;
+
+    (void)state;
+    rig_init(&r);
+    assert_null(strstr(json_of(&r), "\"health\""));
+    for (size_t i = 0; i < ill.count; i++) {
+        ill.items[i] = (struct mu_health_finding){
+            .level = MU_HEALTH_WARN, .kind = MU_HEALTH_GPU_SLOW, .text = "it is \"hot\""};
+    }
+    ill.items[0].level = MU_HEALTH_FAULT;
+    ill.items[0].kind = MU_HEALTH_GPU_LOST;
+    mu_agent_status_health(&r.status, &ill, &xid);
+    assert_has(json_of(&r), ",\"health\":[{\"level\":\"fault\",\"kind\":\"gpu_lost\",\"text\":"
+                            "\"it is \\\"hot\\\"\",\"remedy\":\"\"},{\"level\":\"warning\"");
+    assert_int_equal(r.status.ill_count, MU_AGENT_STATUS_ILL);
+    assert_has(metrics_of(&r), "muster_agent_health_faults{run=\"na\\\"me\"} 1\n");
+    assert_has(metrics_of(&r), "muster_agent_health_warnings{run=\"na\\\"me\"} 8\n");
+    assert_has(metrics_of(&r), "muster_agent_xids_total{run=\"na\\\"me\"} 1\n");
+    ill.count = 0;
+    mu_agent_status_health(&r.status, &ill, NULL);
+    assert_null(strstr(json_of(&r), "\"health\""));
+    assert_has(metrics_of(&r), "muster_agent_xids_total{run=\"na\\\"me\"} 1\n");
+    rig_fini(&r);
+}
+
 static void test_agent_status_tells_failed_workers_from_stopped_ones(void **state)
 {
     struct agent_rig r;
@@ -492,6 +521,7 @@ int main(void)
         cmocka_unit_test(test_history_forgets_what_is_oldest),
         cmocka_unit_test(test_agent_status_tells_steps_and_how_long_they_took),
         cmocka_unit_test(test_agent_status_tells_a_hang_while_it_lasts),
+        cmocka_unit_test(test_agent_status_tells_of_a_sick_machine),
         cmocka_unit_test(test_agent_status_tells_failed_workers_from_stopped_ones),
         cmocka_unit_test(test_agent_status_knows_who_failed_before_the_last_has_started),
         cmocka_unit_test(test_agent_status_ends_with_the_verdict),
