@@ -191,6 +191,7 @@ static int examine_named(struct doctor_options *o, size_t count)
         return cli_fail(CLI_FAILED, "out of memory");
     }
     muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
+    doctor_health_begin(); /* it looks while we wait for hosts */
     code = cli_loop_open_locked(&loop, on_signal, NULL, &o->lock);
     if (code == 0) {
         for (size_t i = 0; i < count; i++) {

@@ -6,6 +6,7 @@
  *     doctor_clock.c    clocks of muster servers, on the loop
  *     doctor_judge.c    findings from the facts, and the facts as JSON
  *     doctor_self.c     this machine
+ *     doctor_health.c   its GPUs, network ports, memory and disk
  */
 #ifndef MU_DOCTOR_HOST_H
 #define MU_DOCTOR_HOST_H
@@ -75,6 +76,10 @@ int doctor_clocks(struct cli_loop *loop, struct doctor_exam *exams, size_t count
                   uint32_t timeout_ms);
 void doctor_judge(struct doctor_report *r, const struct doctor_exam *e);
 json_t *doctor_exam_json(const struct doctor_exam *e);
+/** Begins to look at the health of this machine. */
+void doctor_health_begin(void);
+/** Waits for what was seen, within a time; adds findings and facts. */
+void doctor_health(struct doctor_report *r, json_t *facts);
 /** Adds findings about this machine; returns the facts as JSON. */
 json_t *doctor_self(struct doctor_report *r);
 

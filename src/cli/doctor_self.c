@@ -207,5 +207,6 @@ json_t *doctor_self(struct doctor_report *r)
     judge_ports(r, facts);
     judge_memory(r, facts);
     judge_time(r, facts);
+    doctor_health(r, facts);
     return facts;
 }
