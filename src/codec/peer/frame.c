@@ -156,14 +156,20 @@ static int put_item_head(struct mu_buf *out, uint8_t marker, uint64_t len)
     return mu_buf_append(out, mu_span(head, sizeof(head)));
 }
 
+int mu_item_encode_two(struct mu_buf *out, uint8_t marker, struct mu_span a, struct mu_span b)
+{
+    int err = a.len > SIZE_MAX - MU_ITEM_HEAD_LEN || b.len > SIZE_MAX - MU_ITEM_HEAD_LEN - a.len
+                  ? MUSTER_ELIMIT
+                  : mu_buf_reserve(out, MU_ITEM_HEAD_LEN + a.len + b.len);
+
+    err = err != 0 ? err : put_item_head(out, marker, a.len + b.len);
+    err = err != 0 ? err : mu_buf_append(out, a);
+    return err != 0 ? err : mu_buf_append(out, b);
+}
+
 int mu_item_encode(struct mu_buf *out, uint8_t marker, struct mu_span message)
 {
-    int err = message.len > SIZE_MAX - MU_ITEM_HEAD_LEN
-                  ? MUSTER_ELIMIT
-                  : mu_buf_reserve(out, MU_ITEM_HEAD_LEN + message.len);
-
-    err = err != 0 ? err : put_item_head(out, marker, message.len);
-    return err != 0 ? err : mu_buf_append(out, message);
+    return mu_item_encode_two(out, marker, message, (struct mu_span){0});
 }
 
 int mu_item_error_encode(struct mu_buf *out, struct mu_span text)

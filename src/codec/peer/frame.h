@@ -46,6 +46,8 @@ int mu_call_frame_decode(struct mu_span in, struct mu_call_frame *ret, size_t *r
 
 /** Appends an item's head and its bytes. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_item_encode(struct mu_buf *out, uint8_t marker, struct mu_span message);
+/** The same for an item that lies in two places. */
+int mu_item_encode_two(struct mu_buf *out, uint8_t marker, struct mu_span a, struct mu_span b);
 /** Appends an RPCError with that text; without a text, it ends the caller's items. */
 int mu_item_error_encode(struct mu_buf *out, struct mu_span text);
 /** Reads the head at the front: 1; 0: more must come; MUSTER_EPROTO: no such marker. */

@@ -13,6 +13,7 @@
  *     mu_peer_items_open(calls, &items, &peer, "ns::Service.method");
  *     mu_peer_items_send(&items, message)    MUSTER_EAGAIN: `writable` follows
  *     mu_peer_items_end(&items)              that was all of ours
+ *     mu_peer_items_pause(&items)            no items until mu_peer_items_resume()
  *     mu_peer_items_cancel(&items)           nothing comes any more
  */
 #ifndef MU_PEER_CALL_H
@@ -74,11 +75,14 @@ struct mu_peer_items {
     struct mu_buf out;
     bool ours;
     bool active;
-    bool wants;   /* MUSTER_EAGAIN was returned */
-    bool closing; /* all of our items are in `out` */
-    bool over;    /* the other side has ended its items */
-    bool failed;  /* with an error, which is in `text` */
-    bool *gone;   /* set when the call goes, for code that returns from a callback */
+    bool wants;    /* MUSTER_EAGAIN was returned */
+    bool closing;  /* all of our items are in `out` */
+    bool over;     /* the other side has ended its items */
+    bool paused;   /* the owner wants no items for now */
+    bool taking;   /* items are being handed over */
+    size_t unread; /* bytes that came meanwhile, which the peer may not replace yet */
+    bool failed;   /* with an error, which is in `text` */
+    bool *gone;    /* set when the call goes, for code that returns from a callback */
     int status;
     struct mu_errmsg text;
 };
@@ -89,6 +93,10 @@ void mu_peer_items_open(struct mu_peer_calls *c, struct mu_peer_items *items,
 /** Takes all or nothing. MUSTER_EAGAIN; MUSTER_ELIMIT: longer than any item may be; MUSTER_ECLOSED:
  * after the end; MUSTER_ENOMEM. */
 int mu_peer_items_send(struct mu_peer_items *items, struct mu_span message);
+/** The same for an item that lies in two places. */
+int mu_peer_items_send_two(struct mu_peer_items *items, struct mu_span a, struct mu_span b);
+/** How many bytes have come of an item that is not all there yet. */
+size_t mu_peer_items_partial(const struct mu_peer_items *items);
 /** Ends our items. On the handler's side the call is over once they have gone out. */
 int mu_peer_items_end(struct mu_peer_items *items);
 /** The handler's side: the call has failed. Where there is no memory to say so the stream is reset,
@@ -96,6 +104,11 @@ int mu_peer_items_end(struct mu_peer_items *items);
 void mu_peer_items_fail(struct mu_peer_items *items, const char *text);
 /** The call is gone at once, and no callback comes any more. Harmless when it has ended. */
 void mu_peer_items_cancel(struct mu_peer_items *items);
+/** No `item` and no `end` come until mu_peer_items_resume(). Meanwhile the other side can send only
+ * as much as the stream's window holds. */
+void mu_peer_items_pause(struct mu_peer_items *items);
+/** Hands over what has come meanwhile, before it returns. Harmless when it is not paused. */
+void mu_peer_items_resume(struct mu_peer_items *items);
 
 struct mu_peer_items_handler {
     const char *name; /* borrowed */

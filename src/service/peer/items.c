@@ -52,8 +52,9 @@ static void flush(struct mu_peer_items *it)
     }
 }
 
-int mu_peer_items_send(struct mu_peer_items *it, struct mu_span message)
+int mu_peer_items_send_two(struct mu_peer_items *it, struct mu_span a, struct mu_span b)
 {
+    size_t len = a.len + b.len;
     size_t max;
     int err;
 
@@ -61,19 +62,29 @@ int mu_peer_items_send(struct mu_peer_items *it, struct mu_span message)
         return MUSTER_ECLOSED;
     }
     max = it->calls->config.item_bytes_max;
-    if (message.len > it->calls->config.item_len_max) {
+    if (len > it->calls->config.item_len_max) {
         return MUSTER_ELIMIT;
     }
     /* An item that is longer than the room goes when nothing else waits. */
-    if (it->out.len != 0 && it->out.len + message.len > max) {
+    if (it->out.len != 0 && it->out.len + len > max) {
         it->wants = true;
         return MUSTER_EAGAIN;
     }
-    err = mu_item_encode(&it->out, MU_ITEM_MARKER_DATA, message);
+    err = mu_item_encode_two(&it->out, MU_ITEM_MARKER_DATA, a, b);
     if (err == 0) {
         flush(it);
     }
     return err;
+}
+
+int mu_peer_items_send(struct mu_peer_items *it, struct mu_span message)
+{
+    return mu_peer_items_send_two(it, message, (struct mu_span){0});
+}
+
+size_t mu_peer_items_partial(const struct mu_peer_items *it)
+{
+    return it->active ? it->in.len : 0;
 }
 
 int mu_peer_items_end(struct mu_peer_items *it)
@@ -170,25 +181,61 @@ static int take_one(struct mu_peer_items *it, const bool *gone)
     return 1;
 }
 
+/* Hands over all that is there, unless the owner pauses. */
+static void take_all(struct mu_peer_items *it)
+{
+    bool gone = false; /* then its memory may be gone, too */
+    int err = 1;
+
+    it->gone = &gone;
+    it->taking = true;
+    while (err == 1 && !it->paused) {
+        err = take_one(it, &gone);
+        if (gone) {
+            return;
+        }
+    }
+    it->gone = NULL;
+    it->taking = false;
+    if (err < 0) {
+        fail(it, err, muster_strerror(err));
+    }
+}
+
 static void on_data(struct mu_host_stream *s, struct mu_span bytes)
 {
     struct mu_peer_items *it = MU_CONTAINER_OF(s, struct mu_peer_items, stream);
     int err = mu_buf_append(&it->in, bytes);
-    bool gone = false; /* then its memory may be gone, too */
 
-    mu_host_stream_consumed(s, bytes.len);
-    it->gone = &gone;
-    if (err == 0) {
-        do {
-            err = take_one(it, &gone);
-        } while (err == 1);
+    if (err != 0) {
+        fail(it, err, muster_strerror(err));
+    } else if (it->paused) {
+        it->unread += bytes.len;
+    } else {
+        mu_host_stream_consumed(s, bytes.len);
+        take_all(it);
     }
-    if (gone) {
+}
+
+void mu_peer_items_pause(struct mu_peer_items *it)
+{
+    it->paused = it->active;
+}
+
+void mu_peer_items_resume(struct mu_peer_items *it)
+{
+    size_t unread = it->unread;
+
+    if (!it->active || !it->paused) {
         return;
     }
-    it->gone = NULL;
-    if (err < 0) {
-        fail(it, err, muster_strerror(err));
+    it->paused = false;
+    it->unread = 0;
+    if (unread != 0) {
+        mu_host_stream_consumed(&it->stream, unread);
+    }
+    if (!it->taking) {
+        take_all(it);
     }
 }
 
@@ -196,7 +243,7 @@ static void on_eof(struct mu_host_stream *s)
 {
     struct mu_peer_items *it = MU_CONTAINER_OF(s, struct mu_peer_items, stream);
 
-    if (it->in.len != 0) {
+    if (it->in.len != 0 && !it->paused) {
         fail(it, MUSTER_EPROTO, "the stream ended within a message");
     } else if (it->ours) {
         it->over = true;
