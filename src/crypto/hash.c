@@ -18,6 +18,11 @@ void mu_sha1(uint8_t ret[MU_SHA1_LEN], struct mu_span in)
     (void)SHA1(in.data, in.len, ret);
 }
 
+void mu_sha512(uint8_t ret[MU_SHA512_LEN], struct mu_span in)
+{
+    (void)SHA512(in.data, in.len, ret);
+}
+
 /*
  * The functions with a context of their own are called deprecated, but take no memory, need no
  * lookup by name, and so cannot fail; those that replace them can.

@@ -6,6 +6,7 @@
 
 #define MU_SHA256_LEN 32
 #define MU_SHA1_LEN   20
+#define MU_SHA512_LEN 64
 
 void mu_sha256(uint8_t ret[MU_SHA256_LEN], struct mu_span in);
 /** The hash of two spans, one after the other. */
@@ -25,6 +26,7 @@ void mu_sha256_add_two(struct mu_sha256 *a, struct mu_span x, struct mu_sha256 *
 void mu_sha256_end(struct mu_sha256 *h, uint8_t ret[MU_SHA256_LEN]);
 /** For the ids of hivemind's DHT; nothing here relies on it being hard to invert. */
 void mu_sha1(uint8_t ret[MU_SHA1_LEN], struct mu_span in);
+void mu_sha512(uint8_t ret[MU_SHA512_LEN], struct mu_span in);
 /** HMAC-SHA-256 of two spans, one after the other. */
 void mu_hmac_sha256(uint8_t ret[MU_SHA256_LEN], struct mu_span key, struct mu_span a,
                     struct mu_span b);

@@ -24,7 +24,7 @@ COMMON = {
         "mss mtu multiaddr muster noise mt numa nvml p2pd pb pickle psk python rpc safetensors sha256 std tcp tls torch utf8 uv "
         "uvarint v2 v3 x25519 yamux",
     "words of libp2p, hivemind, etcd, PyTorch and TLS, with their meaning there":
-        "auth barrier bucket candidate circuit compare compression contact device dict dtype dump envelope "
+        "auth barrier bucket schema candidate circuit compare compression contact device dict dtype dump envelope "
         "fork hello hop identify identity neighbour relay reservation role tensor trainer txn unary "
         "voucher",
     "what every program has":
@@ -40,7 +40,7 @@ COMMON = {
         "void walk write writer install piece summary",
     "plain verbs, and what has happened by them":
         "accepted act action answer ask away bench body caller change check close commit copy defer "
-        "does echo edit end ending exam expect explain fetch find finding follow found gather given go "
+        "divide does echo edit end ending exam expect explain fetch find finding follow found gather given go "
         "goodbye greet have hear held hosted join judge known lead leave listed load loaded loading locked "
         "look make mapped missing pending pick ping place plan probe pull put query question report "
         "resolve running save say seen serve served stop take transfer try use waiting want watched welcome work",

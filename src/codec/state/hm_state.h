@@ -41,6 +41,8 @@ struct mu_hm_part {
 
 /** MUSTER_EPROTO. */
 int mu_hm_part_decode(struct mu_span message, struct mu_hm_part *ret);
+/** Decodes a `Tensor` alone, for other messages that have one: adds to `ret`. MUSTER_EPROTO. */
+int mu_hm_part_tensor_decode(struct mu_span in, struct mu_hm_part *ret);
 /** Checks that a request, which is empty, can be read. 0 or MUSTER_EPROTO. */
 int mu_hm_request_decode(struct mu_span message);
 

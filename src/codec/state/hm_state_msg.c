@@ -33,7 +33,7 @@ static int decode_shape(struct mu_pb_field *field, struct mu_hm_part *ret)
     return got;
 }
 
-static int decode_tensor(struct mu_span in, struct mu_hm_part *ret)
+int mu_hm_part_tensor_decode(struct mu_span in, struct mu_hm_part *ret)
 {
     struct mu_pb_field field;
     int got;
@@ -90,7 +90,7 @@ int mu_hm_part_decode(struct mu_span message, struct mu_hm_part *ret)
             ret->metadata = field.bytes;
         } else {
             ret->tensor = true;
-            got = decode_tensor(field.bytes, ret);
+            got = mu_hm_part_tensor_decode(field.bytes, ret);
             if (got != 0) {
                 return got;
             }
