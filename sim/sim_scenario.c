@@ -8,6 +8,18 @@
 #include "scenarios/scenarios.h"
 
 const struct mu_sim_scenario *const mu_sim_scenarios[] = {
+    &mu_sim_scenario_average_native,
+    &mu_sim_scenario_average_native_all,
+    &mu_sim_scenario_average_native_boast,
+    &mu_sim_scenario_average_native_deaf,
+    &mu_sim_scenario_average_native_early,
+    &mu_sim_scenario_average_native_feedback,
+    &mu_sim_scenario_average_native_hide,
+    &mu_sim_scenario_average_native_leave,
+    &mu_sim_scenario_average_native_minority,
+    &mu_sim_scenario_average_native_raw,
+    &mu_sim_scenario_average_native_regive,
+    &mu_sim_scenario_average_native_relabel,
     &mu_sim_scenario_dht,
     &mu_sim_scenario_dht_flat,
     &mu_sim_scenario_dht_mute,
