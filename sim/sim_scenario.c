@@ -8,6 +8,15 @@
 #include "scenarios/scenarios.h"
 
 const struct mu_sim_scenario *const mu_sim_scenarios[] = {
+    &mu_sim_scenario_average,
+    &mu_sim_scenario_average_half,
+    &mu_sim_scenario_average_service,
+    &mu_sim_scenario_average_service_named,
+    &mu_sim_scenario_average_service_residual,
+    &mu_sim_scenario_average_service_stuck,
+    &mu_sim_scenario_average_service_wrong,
+    &mu_sim_scenario_average_stuck,
+    &mu_sim_scenario_average_wrong,
     &mu_sim_scenario_average_native,
     &mu_sim_scenario_average_native_all,
     &mu_sim_scenario_average_native_boast,
