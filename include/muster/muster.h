@@ -12,6 +12,7 @@
 #ifndef MUSTER_MUSTER_H
 #define MUSTER_MUSTER_H
 
+#include <muster/average.h>
 #include <muster/error.h>
 #include <muster/log.h>
 #include <muster/progress.h>

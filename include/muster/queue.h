@@ -17,10 +17,10 @@
  *         for (i = 0; i < n; i++)
  *             look_at(&events[i]);             its kind says what its object is
  *
- * What is in a queue: store operations, watches, RPC calls both ways, and loads of a state that
- * named it. Each has at most one place in the queue at a time, except that every call that comes in
- * has its own. What was freed is no longer in the queue. If several threads take, see to it that
- * none frees what another has just taken.
+ * What is in a queue: store operations, watches, RPC calls both ways, loads of a state and steps of
+ * an averager that named it. Each has at most one place in the queue at a time, except that every
+ * call that comes in has its own. What was freed is no longer in the queue. If several threads
+ * take, see to it that none frees what another has just taken.
  *
  * A queue belongs to a runtime; what is put into it must be of the same one. All functions may be
  * called from any thread. Several threads may take from one queue.
@@ -38,12 +38,13 @@ extern "C" {
 typedef struct muster_queue muster_queue;
 
 enum muster_queued_kind {
-    MUSTER_QUEUED_OP = 1, /* a store operation has ended: a muster_op */
-    MUSTER_QUEUED_CHANGE, /* a watch has changes for muster_op_change_next(): a muster_op. Its end
+    MUSTER_QUEUED_OP = 1,   /* a store operation has ended: a muster_op */
+    MUSTER_QUEUED_CHANGE,   /* a watch has changes for muster_op_change_next(): a muster_op. Its end
                              is queued when the changes before it have been taken */
-    MUSTER_QUEUED_FUTURE, /* an RPC call has ended: a muster_rpc_future */
-    MUSTER_QUEUED_CALL,   /* a call came in, which must be answered: a muster_rpc_call_in */
-    MUSTER_QUEUED_LOADED, /* a load has ended: a muster_state_loading */
+    MUSTER_QUEUED_FUTURE,   /* an RPC call has ended: a muster_rpc_future */
+    MUSTER_QUEUED_CALL,     /* a call came in, which must be answered: a muster_rpc_call_in */
+    MUSTER_QUEUED_LOADED,   /* a load has ended: a muster_state_loading */
+    MUSTER_QUEUED_AVERAGED, /* a step has ended: a muster_average */
 };
 
 /* Something that is due. */

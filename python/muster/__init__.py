@@ -15,6 +15,7 @@ What is here:
 ``Rendezvous``  the nodes of a job find each other
 ``rpc``         named workers that call each other
 ``state``       the weights of a model, shared with those that join
+``average``     tensors, averaged with peers that train apart
 ``worker``      what a script can ask and tell the agent that runs it (``muster run``)
 ``torch``       backends for PyTorch: torchrun, init_process_group, checkpoints
 ``Runtime``     the thread that does the work, and the job's credential
@@ -34,6 +35,7 @@ TYPE_CHECKING = False  # typing takes longer to import than the rest of this pac
 if TYPE_CHECKING:
     from typing import Any, List
 
+    from . import average as average
     from . import rpc as rpc
     from . import state as state
     from . import torch as torch
@@ -51,7 +53,7 @@ _HOMES = {
     "Runtime": "_runtime",
     "MusterError": "errors",
 }
-_MODULES = ("rpc", "state", "worker", "torch", "errors")
+_MODULES = ("average", "rpc", "state", "worker", "torch", "errors")
 
 __all__ = [*_HOMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 

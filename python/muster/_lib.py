@@ -429,6 +429,95 @@ class StateRow(Structure):
     ]
 
 
+class AverageConfig(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("prefix", c_char_p),
+        ("tensors", POINTER(Tensor)),
+        ("tensor_count", c_size_t),
+        ("described", POINTER(c_int)),
+        ("averager", c_char_p),
+        ("encoding", c_char_p),
+        ("part_bytes", c_uint64),
+        ("mode", c_int),
+        ("target_size", c_uint32),
+        ("size_min", c_uint32),
+        ("group_bits", c_char_p),
+        ("matchmaking_ms", c_uint32),
+        ("request_ms", c_uint32),
+        ("sender_ms", c_uint32),
+        ("reducer_ms", c_uint32),
+        ("reduce_ms", c_uint32),
+        ("through", c_void_p),
+        ("key", c_char_p),
+        ("listen", c_char_p),
+        ("advertise", c_char_p),
+        ("allow", POINTER(c_char_p)),
+        ("allow_count", c_size_t),
+        ("dht", POINTER(c_char_p)),
+        ("dht_count", c_size_t),
+        ("wire", c_char_p),
+    ]
+
+
+class AverageMember(Structure):
+    _fields_ = [
+        ("peer", c_char * 64),
+        ("mode", c_int),
+        ("weight", c_double),
+        ("sent", c_uint32),
+        ("owed", c_uint32),
+        ("results", c_uint32),
+        ("owns", c_uint32),
+        ("why", c_char * 224),
+        ("gather", Span),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
+class AverageResult(Structure):
+    _fields_ = [
+        ("key", c_char * 256),
+        ("group_id", c_char * 48),
+        ("member_count", c_size_t),
+        ("members", POINTER(AverageMember)),
+        ("position", c_uint32),
+        ("led", c_bool),
+        ("parts", c_uint32),
+        ("parts_local", c_uint32),
+        ("bytes_sent", c_uint64),
+        ("bytes_received", c_uint64),
+        ("matchmaking_ms", c_uint64),
+        ("reduce_ms", c_uint64),
+    ]
+
+
+class AverageRequest(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("weight", c_double),
+        ("timeout_ms", c_int64),
+        ("gather", Bytes),
+        ("queue", c_void_p),
+        ("context", c_void_p),
+    ]
+
+
+class AverageLook(Structure):
+    _fields_ = [
+        ("phase", c_int),
+        ("key", c_char * 256),
+        ("others", c_uint32),
+        ("followers", c_uint32),
+        ("leader", c_char * 64),
+        ("refused_by", c_char * 64),
+        ("refusal", c_char * 128),
+        ("parts", c_uint32),
+        ("parts_done", c_uint32),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
 #: The struct of the C API that each class mirrors, for the test of their layouts.
 LAYOUTS = {
     "muster_bytes": Bytes,
@@ -457,6 +546,11 @@ LAYOUTS = {
     "muster_state_progress": StateProgress,
     "muster_state_request": StateRequest,
     "muster_state_row": StateRow,
+    "muster_average_config": AverageConfig,
+    "muster_average_member": AverageMember,
+    "muster_average_result": AverageResult,
+    "muster_average_request": AverageRequest,
+    "muster_average_look": AverageLook,
 }
 
 
@@ -616,6 +710,21 @@ _FUNCTIONS: List[Any] = [
     ("muster_state_list", c_int, _P, POINTER(StateRequest), POINTER(StateRow), c_size_t),
     ("muster_state_save", c_int, c_char_p, POINTER(Tensor), c_size_t, Bytes),
     ("muster_state_read", c_int, c_char_p, POINTER(Tensor), c_size_t),
+    # average
+    ("muster_average_config_init", None, POINTER(AverageConfig), c_size_t),
+    ("muster_average_request_init", None, POINTER(AverageRequest), c_size_t),
+    ("muster_average_open", c_int, _P, POINTER(AverageConfig), _PP),
+    ("muster_average_close", None, _P),
+    ("muster_average_address", c_char_p, _P),
+    ("muster_average_peer", c_char_p, _P),
+    ("muster_average_begin", c_int, _P, POINTER(AverageRequest)),
+    ("muster_average_wait", c_int, _P, _T),
+    ("muster_average_cancel", None, _P),
+    ("muster_average_end", c_int, _P, POINTER(POINTER(AverageResult))),
+    ("muster_average_result_counted", c_bool, POINTER(AverageResult), c_size_t),
+    ("muster_average_result_digest", c_char_p, POINTER(AverageResult)),
+    ("muster_average_result_free", None, POINTER(AverageResult)),
+    ("muster_average_look", None, _P, POINTER(AverageLook)),
 ]
 for _row in _FUNCTIONS:
     _declare(*_row)

@@ -1,5 +1,6 @@
 """Loading: the newest state that donors have, into the caller's tree or into a new one."""
 
+import contextlib
 import ctypes
 import math
 import os
@@ -276,7 +277,7 @@ class _Load:
 def _request(
     runtime: Runtime, prefix: str, donors: Optional[Sequence[str]], store: Optional[Store],
     dht: Optional[Sequence[str]], key: Optional[str], allow: Optional[Sequence[str]],
-    trust: Optional[Sequence[str]], id: Optional[str],
+    trust: Optional[Sequence[str]], id: Optional[str], through: Optional[Donor] = None,
 ) -> Tuple[_lib.StateRequest, List[Any]]:  # fmt: skip
     request = _lib.defaults(_lib.StateRequest)
     request.prefix = _lib.encoded(prefix)
@@ -288,7 +289,7 @@ def _request(
         request.donors = texts
         request.donor_count = len(donors)
         keep.append(texts)
-    if not donors and store is None and dht is None:
+    if not donors and store is None and dht is None and through is None:
         raise InvalidArgument("nobody to load from: give donors, a store in which they have "
                               "announced themselves, or a dht")
     request.key = _lib.encoded(key)
@@ -335,7 +336,8 @@ class _Job:
         self.plan = None if into is None else Plan(into)
         if self.plan is not None:
             self.plan.check_writable()
-        request, keep = _request(self.runtime, prefix, donors, store, dht, key, allow, trust, id)
+        request, keep = _request(self.runtime, prefix, donors, store, dht, key, allow, trust, id,
+                                 through)  # fmt: skip
         self.request = request
         request.listen = _lib.encoded(listen)
         request.bytes_max = _lib.whole("max_bytes", max_bytes, 0, 2**63 - 1)
@@ -464,7 +466,7 @@ def load(
     :param trust: ids of peers: only what one of them has signed
     :param id: only this version
     :param listen: where other newcomers can get what we have so far
-    :param through: the same, at a donor's address
+    :param through: the same, at a donor's address; if it is in a DHT, donors are found there
     :param max_bytes: a state with more is refused
     :param idle: the longest time in which nothing comes from any donor, in seconds
     """
@@ -548,17 +550,21 @@ def list_states(
     timeout: float = 5.0,
     dht: Optional[Sequence[str]] = None,
     key: Optional[str] = None,
+    through: Optional[Donor] = None,
     runtime: Optional[Runtime] = None,
 ) -> List[Row]:
     """Asks donors what they have: a row for each state, and one for each donor that has none or
-    does not answer within ``timeout`` seconds."""
+    does not answer within ``timeout`` seconds. ``through`` a donor that is in a DHT, those that it
+    finds there."""
     check_is("store must be a muster.Store", store, Store)
-    given = store._runtime if store else None
+    check_is("through must be a muster.state.Donor", through, Donor)
+    given = through._runtime if through else store._runtime if store else None
     runtime = _runtime.chosen(given if runtime is None else runtime)
-    request, _keep = _request(runtime, prefix, donors, store, dht, key, None, None, None)
+    request, _keep = _request(runtime, prefix, donors, store, dht, key, None, None, None, through)
     request.connect_ms = _lib.milliseconds(timeout)
-    if store is None:
-        return _rows(runtime, request)
-    with store._using() as pointer:
-        request.store = pointer
+    with contextlib.ExitStack() as uses:
+        if store is not None:
+            request.store = uses.enter_context(store._using())
+        if through is not None:
+            request.through = uses.enter_context(through._using())
         return _rows(runtime, request)

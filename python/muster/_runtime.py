@@ -514,7 +514,7 @@ if TYPE_CHECKING:
 else:
     Event = namedtuple("Event", "kind object context")
 
-QUEUED_OP, QUEUED_CHANGE, QUEUED_FUTURE, QUEUED_CALL, QUEUED_LOADED = range(1, 6)
+QUEUED_OP, QUEUED_CHANGE, QUEUED_FUTURE, QUEUED_CALL, QUEUED_LOADED, QUEUED_AVERAGED = range(1, 7)
 
 
 class Queue(Handle):

@@ -87,6 +87,9 @@ class Array:
                              f"not {self.data.nbytes}")
         self.data = self.data.cast("B")
 
+    def __bytes__(self) -> bytes:
+        return bytes(self.data)
+
     def tolist(self) -> List[Any]:
         """The elements, in one list; those of types that Python lacks, as bytes."""
         row = BY_NAME[self.dtype]

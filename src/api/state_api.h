@@ -60,6 +60,11 @@ int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char
                         struct mu_state_donor_config *config, struct mu_state_donor **ret,
                         char *ret_text, size_t cap, struct mu_errmsg *msg);
 
+/** On the loop: listens as a peer, without a donor. `what` is what strangers could do, for
+ * MUSTER_ELOCKED. */
+int mu_state_net_listen_peers(struct mu_state_net *net, const char *listen, const char *advertise,
+                              const char *what, char *ret_text, size_t cap, struct mu_errmsg *msg);
+
 /** Whether one of these addresses, or multiaddrs, is on this host. */
 bool mu_state_any_is_here(const char *const *texts, size_t count);
 

@@ -146,7 +146,8 @@ void mu_state_net_close(struct mu_state_net *net)
 }
 
 /* Peers do not show the job's credential, so it keeps no peer out. */
-static int check_peers(const struct mu_state_net *net, const char *listen, struct mu_errmsg *msg)
+static int check_peers(const struct mu_state_net *net, const char *listen, const char *what,
+                       struct mu_errmsg *msg)
 {
     const struct mu_lock_policy *policy = mu_lock_env_policy(net->rt->locked.lock);
 
@@ -155,9 +156,9 @@ static int check_peers(const struct mu_state_net *net, const char *listen, struc
     }
     return mu_err(
         msg, MUSTER_ELOCKED,
-        "%.60s: any peer on another host could load the state%s; name the peers that may with "
-        "--allow PEER,..., or let all of them in with --insecure",
-        listen, policy->sealed ? ", since peers do not show the job's credential" : "");
+        "%.60s: any peer on another host could %s%s; name the peers that may with --allow "
+        "PEER,..., or let all of them in with --insecure",
+        listen, what, policy->sealed ? ", since peers do not show the job's credential" : "");
 }
 
 bool mu_state_any_is_here(const char *const *texts, size_t count)
@@ -180,6 +181,20 @@ static bool is_any(const char *host)
     return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
 }
 
+int mu_state_net_listen_peers(struct mu_state_net *net, const char *listen, const char *advertise,
+                              const char *what, char *ret_text, size_t cap, struct mu_errmsg *msg)
+{
+    int err = check_peers(net, listen, what, msg);
+
+    err = err != 0 ? err : mu_state_peers_listen(net->peers, listen, msg);
+    err =
+        err != 0 || advertise == NULL ? err : mu_state_peers_advertise(net->peers, advertise, msg);
+    if (err == 0) {
+        mu_state_peers_address(net->peers, 0, ret_text, cap);
+    }
+    return err;
+}
+
 int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char *advertise,
                         struct mu_state_donor_config *config, struct mu_state_donor **ret,
                         char *ret_text, size_t cap, struct mu_errmsg *msg)
@@ -191,10 +206,8 @@ int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char
     config->sends_files = net->env == net->rt->env && net->rt->locked.tls == NULL;
     if (listen != NULL && net->peers != NULL) {
         config->listen = (struct mu_addr){.kind = MU_ADDR_PEER};
-        err = check_peers(net, listen, msg);
-        err = err != 0 ? err : mu_state_peers_listen(net->peers, listen, msg);
-        err = err != 0 || advertise == NULL ? err
-                                            : mu_state_peers_advertise(net->peers, advertise, msg);
+        err =
+            mu_state_net_listen_peers(net, listen, advertise, "load the state", ret_text, cap, msg);
     } else if (listen != NULL) {
         err = mu_addr_parse(mu_locked_listen(&net->rt->locked, listen), 0, &config->listen, msg);
     }

@@ -59,6 +59,7 @@ int cli_main(int argc, char **argv);
 
 int cmd_run(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
+int cmd_average(int argc, char **argv);
 int cmd_keygen(int argc, char **argv);
 int cmd_kv(int argc, char **argv);
 int cmd_bench(int argc, char **argv);

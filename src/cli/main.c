@@ -19,6 +19,7 @@ static const struct {
     {"p2pd", cmd_p2pd, "run a p2p daemon for hivemind, in place of libp2p's"},
     {"rpc", cmd_rpc, "run an RPC worker, or call one"},
     {"state", cmd_state, "share, pull and list the states of a model"},
+    {"average", cmd_average, "average a file of tensors with hivemind's peers, or muster's"},
     {"keygen", cmd_keygen, "make the job's credential: a token or certificates"},
     {"top", cmd_top, "show the status of a server, an agent or a download in a terminal"},
     {"stacks", cmd_stacks, "show what processes are doing, down to the line of Python"},

@@ -94,6 +94,7 @@ static void handle(struct program *p, const struct muster_queued *event)
             p->changes++;
         }
         break;
+    case MUSTER_QUEUED_AVERAGED:
     case MUSTER_QUEUED_LOADED:
         p->strangers++;
         break;

@@ -21,6 +21,7 @@ static muster_store *store;
 static muster_rpc_agent *agent;
 static muster_state *swarm;
 static muster_progress *progress;
+static muster_average *average;
 static muster_rdzv *closed_run;
 
 /* --- what is asked of a struct ---------------------------------------------------------------- */
@@ -229,6 +230,40 @@ static int use_state_request(void *it)
     return err;
 }
 
+static int use_average_config(void *it)
+{
+    static const uint64_t shape[] = {2};
+    static float values[2];
+    static struct muster_tensor tensor = {
+        .name = "t", .dtype = MUSTER_DTYPE_F32, .rank = 1, .shape = shape, .data = values};
+    struct muster_average_config *config = it;
+    muster_average *opened;
+    int err;
+
+    config->prefix = "sized";
+    config->tensors = &tensor;
+    config->tensor_count = 1;
+    err = muster_average_open(rt, config, &opened);
+    if (err == 0) {
+        muster_average_close(opened);
+    }
+    return err;
+}
+
+static int use_average_request(void *it)
+{
+    struct muster_average_request *request = it;
+    int err;
+
+    request->weight = 2;
+    err = muster_average_begin(average, request);
+    if (err == 0) {
+        muster_average_cancel(average);
+        assert_int_equal(muster_average_end(average, NULL), MUSTER_ECANCELED);
+    }
+    return err;
+}
+
 static int use_progress_config(void *it)
 {
     struct muster_progress_config *config = it;
@@ -271,6 +306,8 @@ static int use_progress_hooks(void *it)
     X(state_config, key, 0, NULL)                                                                  \
     X(state_source, epoch, MUSTER_ENOENT_OF_SYSTEM, "/nonexistent/file")                           \
     X(state_request, donors, 0, NULL)                                                              \
+    X(average_config, described, 0, NULL)                                                          \
+    X(average_request, timeout_ms, 0, NULL)                                                        \
     X(progress_config, epoch, MUSTER_EBUSY, "")                                                    \
     X(progress_hooks, await_pending_updates, MUSTER_EINVAL, "prefix")
 #define MUSTER_ENOENT_OF_SYSTEM (-2)
@@ -458,6 +495,14 @@ static void test_sized_defaults_are_those_that_the_headers_tell(void **state)
     assert_int_equal(muster_state_request_defaults().timeout_ms, 600000);
     assert_string_equal(muster_state_request_defaults().prefix, "");
     assert_int_equal(muster_progress_config_defaults().look_ms, 10000);
+    assert_int_equal(muster_average_config_defaults().part_bytes, 524288);
+    assert_int_equal(muster_average_config_defaults().size_min, 2);
+    assert_int_equal(muster_average_config_defaults().matchmaking_ms, 5000);
+    assert_int_equal(muster_average_config_defaults().request_ms, 3000);
+    assert_int_equal(muster_average_config_defaults().sender_ms, 15000);
+    assert_int_equal(muster_average_config_defaults().reducer_ms, 30000);
+    assert_int_equal(muster_average_config_defaults().reduce_ms, 60000);
+    assert_int_equal(muster_average_request_defaults().timeout_ms, 120000);
 }
 
 static void test_sized_reserved_bytes_of_a_tensor_are_refused(void **state)
@@ -526,6 +571,8 @@ static int open_all(void **state)
     struct muster_state_config config = muster_state_config_defaults();
     struct muster_progress_config track = muster_progress_config_defaults();
     struct muster_rdzv_ops ops = muster_rdzv_ops_defaults();
+    struct muster_average_config mean = muster_average_config_defaults();
+    static float value;
 
     (void)state;
     assert_int_equal(muster_runtime_new(&rt), 0);
@@ -541,6 +588,11 @@ static int open_all(void **state)
     track.run = "run";
     track.batch = 100;
     assert_int_equal(muster_progress_open(swarm, &track, &progress), 0);
+    mean.prefix = "mean";
+    mean.tensors = &(struct muster_tensor){.name = "t", .dtype = MUSTER_DTYPE_F32, .data = &value};
+    mean.tensor_count = 1;
+    mean.through = swarm;
+    assert_int_equal(muster_average_open(rt, &mean, &average), 0);
     ops.next = next_is_closed;
     ops.is_closed = is_closed;
     ops.set_closed = set_closed;
@@ -556,6 +608,7 @@ static int close_all(void **state)
     (void)state;
     muster_rdzv_close(closed_run);
     muster_progress_close(progress);
+    muster_average_close(average);
     muster_state_close(swarm);
     muster_rpc_shutdown(agent);
     muster_store_close(store);

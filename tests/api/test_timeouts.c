@@ -6,14 +6,15 @@
 
 static muster_store *store;
 static muster_state *state;
-static muster_rpc_future *ended;    /* a call */
-static muster_rpc_stream *over;     /* a stream to a worker that does not exist */
-static muster_rref *here;           /* a reference to a value of `a` */
-static muster_rdzv *rdzv;           /* of a backend of ours */
-static int64_t asked_ms;            /* the timeout that it was given */
-static muster_queue *queue;         /* with the next two in it */
-static muster_op *ended_op;         /* one that has ended */
-static muster_state_loading *load;  /* likewise */
+static muster_rpc_future *ended;   /* a call */
+static muster_rpc_stream *over;    /* a stream to a worker that does not exist */
+static muster_rref *here;          /* a reference to a value of `a` */
+static muster_rdzv *rdzv;          /* of a backend of ours */
+static int64_t asked_ms;           /* the timeout that it was given */
+static muster_queue *queue;        /* with the next two in it */
+static muster_op *ended_op;        /* one that has ended */
+static muster_state_loading *load; /* likewise */
+static muster_average *average;
 static muster_rpc_call_in *call_in; /* a call that was canceled */
 static unsigned groups;             /* so that each group has a name of its own */
 
@@ -383,6 +384,12 @@ static int ask_load(int64_t ms)
     return muster_state_load(rt, &request, NULL);
 }
 
+/* Its last step was not taken, so it refuses another, after it has looked at the timeout. */
+static int ask_average_step(int64_t ms)
+{
+    return muster_average_step(average, 1, ms, NULL);
+}
+
 /* --- those that only ask ---------------------------------------------------------------------- */
 
 static int ask_future_wait(int64_t ms)
@@ -403,6 +410,11 @@ static int ask_queue_wait(int64_t ms)
 static int ask_load_wait(int64_t ms)
 {
     return muster_state_load_wait(load, ms);
+}
+
+static int ask_average_wait(int64_t ms)
+{
+    return muster_average_wait(average, ms);
 }
 
 static int ask_stream_send(int64_t ms)
@@ -498,6 +510,7 @@ static const struct row answered[] = {
     {"muster_rpc_broadcast", ask_broadcast, 0},
     {"muster_state_announce", ask_announce, 0},
     {"muster_state_load", ask_load, MUSTER_ENOENT},
+    {"muster_average_step", ask_average_step, MUSTER_EBUSY},
 };
 
 /* They ask, and what they ask for has happened. */
@@ -505,6 +518,7 @@ static const struct row asking[] = {
     {"muster_op_wait_for", ask_op_wait_for, 0},
     {"muster_queue_wait", ask_queue_wait, 0},
     {"muster_state_load_wait", ask_load_wait, 0},
+    {"muster_average_wait", ask_average_wait, 0},
     {"muster_rpc_future_wait", ask_future_wait, 0},
     {"muster_rpc_stream_send", ask_stream_send, MUSTER_EWORKER},
     {"muster_rpc_stream_recv", ask_stream_recv, MUSTER_EWORKER},
@@ -726,6 +740,22 @@ static void open_queue(void)
     assert_int_equal(muster_state_load_wait(load, MUSTER_TIMEOUT_NEVER), 0);
 }
 
+/* A step that has ended. */
+static void open_average(void)
+{
+    struct muster_average_config config = muster_average_config_defaults();
+    static float value;
+
+    config.prefix = "mean";
+    config.tensors =
+        &(struct muster_tensor){.name = "t", .dtype = MUSTER_DTYPE_F32, .data = &value};
+    config.tensor_count = 1;
+    assert_int_equal(muster_average_open(rt, &config, &average), 0);
+    assert_int_equal(muster_average_begin(average, NULL), 0);
+    muster_average_cancel(average);
+    assert_int_equal(muster_average_wait(average, MUSTER_TIMEOUT_NEVER), 0);
+}
+
 static int open_all(void **unused)
 {
     struct muster_state_config config = muster_state_config_defaults();
@@ -742,12 +772,14 @@ static int open_all(void **unused)
     assert_int_equal(ask_stream_recv(MUSTER_TIMEOUT_NEVER), MUSTER_EWORKER);
     open_rdzv();
     open_queue();
+    open_average();
     return 0;
 }
 
 static int close_all(void **unused)
 {
     (void)muster_state_load_end(load, NULL);
+    muster_average_close(average);
     muster_op_free(ended_op);
     muster_queue_free(queue);
     muster_rdzv_close(rdzv);

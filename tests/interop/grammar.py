@@ -272,6 +272,7 @@ def examples(w):
         "bench job": ["--ranks", "16"],
         "bench etcd": None,  # needs etcd: bench/bench_etcd
         "run": ["--json", "--no-python", "/bin/true"],
+        "average": None,  # needs another member: average_cli.py
     }
 
 

@@ -53,6 +53,8 @@ COMMANDS = [
     "muster state serve --identity peer.key model.safetensors",
     "muster state serve --identity peer.key --allow PEER model.safetensors",
     "muster state pull --stay 127.0.0.1:29700",
+    "muster average --prefix run7 --bootstrap new model.safetensors",
+    "muster average --prefix run7 --bootstrap new --listen /ip4/0.0.0.0/tcp/0 model.safetensors",
     "muster peer serve",
     "muster dht serve",
     "muster p2pd",

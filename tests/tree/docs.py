@@ -318,6 +318,7 @@ void set_learning_rate_from(struct muster_bytes); void step(void);
 uint64_t take_gradients(void); void train_from(uint64_t);
 extern muster_runtime *rt, *runtime; extern muster_store *store; extern muster_rpc_agent *agent;
 extern muster_rpc_future *future; extern muster_rpc_stream *stream; extern muster_state *state;
+extern muster_average *average; extern struct muster_average_result *result;
 extern muster_progress *progress; extern muster_state_copy *copy;
 extern muster_rpc_call_in *call_in;
 extern struct muster_rpc_request request, use_it;
