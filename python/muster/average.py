@@ -403,3 +403,4 @@ class Averager(Handle):
 
 
 # It stands on what is above.
+from ._outer import Outer, Round  # noqa: E402
