@@ -333,12 +333,24 @@ class EarlyEnd(Exception):
         self.output = output
 
 
+def torch_version():
+    """Of this interpreter's PyTorch: (1, 13) is Debian's, others are those of tests/peers."""
+    import torch
+    return tuple(int(number) for number in torch.__version__.split(".")[:2])
+
+
+def dialect():
+    """How agents of that PyTorch write a rendezvous's state, as --rdzv-conf names it."""
+    return "1.13" if torch_version() < (2, 0) else "2"
+
+
 class TorchServer:
-    """PyTorch's server in a process of its own."""
+    """The server of this interpreter's PyTorch, in a process of its own; --no-libuv on the command
+    line asks PyTorch 2 for the one that is not its default."""
 
     def __init__(self):
         self.process = subprocess.Popen(
-            ["/usr/bin/python3", os.path.join(HERE, "torch_server.py")],
+            [sys.executable, os.path.join(HERE, "torch_server.py"), *sys.argv[1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             preexec_fn=die_with_parent,

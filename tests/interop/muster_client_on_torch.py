@@ -1,21 +1,24 @@
 #!/usr/bin/python3
-"""Our client on PyTorch's server: `muster kv` with every operation that PyTorch 1.13 has.
+"""Our client on PyTorch's server: `muster kv` with every operation that it has.
 
-Both ways of opening it are tried: told that the server is of the first generation, and left to find
-out. What one side writes, the other reads.
+Both ways of opening it are tried: told of which generation the server is, and left to find out. What
+one side writes, the other reads.
 
-    muster_client_on_torch.py [MUSTER]
+    muster_client_on_torch.py [MUSTER] [--no-libuv]
 """
 import datetime
 import json
 import subprocess
+import sys
 import threading
 import time
 
 import torch.distributed as dist
+import torch.distributed.elastic.utils.store as elastic
 
 import lib
 
+NEWER = lib.torch_version() >= (2, 1)
 OK, FAILED, USAGE, TIMED_OUT, NO_STORE, NO_KEY = 0, 1, 2, 3, 4, 7
 
 
@@ -59,7 +62,10 @@ def test_keys(checks, kv, store, p):
     checks.equal(int(kv("count")[1]), store.num_keys(), "count is PyTorch's num_keys")
     checks.equal(kv("del", p + "there")[0], OK, "del")
     checks.equal(kv("del", p + "there")[0], NO_KEY, "del of nothing")
-    code, _, err = kv("keys")
+    code, out, err = kv("keys", p + "k")
+    if NEWER:
+        checks.equal((code, out.decode().splitlines()), (OK, [p + "k"]), "keys, with a prefix")
+        return
     checks.ok(code == FAILED and len(err.strip().splitlines()) == 1,
               "keys, which PyTorch 1.13 does not have, is refused in one sentence", (code, err))
 
@@ -81,6 +87,31 @@ def test_waits(checks, kv, store, p):
                  "a get waits until PyTorch sets the key")
 
 
+def test_newer(checks, kv, store, p):
+    """What PyTorch has since 2.x."""
+    if not NEWER:
+        return
+    kv("append", p + "a", "one")
+    store.append(p + "a", "two")
+    checks.equal(kv("get", p + "a")[1], b"onetwo\n", "both append to one value")
+    kv("mset", p + "m1", "1", p + "m2", "2")
+    checks.equal(store.multi_get([p + "m1", p + "m2"]), [b"1", b"2"], "PyTorch gets what we set at once")
+    store.multi_set([p + "m3", p + "m4"], ["3", "4"])
+    checks.equal(kv("mget", p + "m3", p + "m4")[1], b"3\n4\n", "we get what PyTorch set at once")
+    if "--no-libuv" in sys.argv:
+        return  # that server has no queues
+    kv("push", p + "q", "first")
+    store.queue_push(p + "q", "second")
+    store.num_keys()
+    checks.equal(kv("len", p + "q")[1], b"2\n", "a queue that both put into")
+    checks.equal((store.queue_pop(p + "q"), kv("pop", p + "q")[1]), (b"first", b"second\n"),
+                 "and both take from, in order")
+    waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", kv.url, "barrier", p + "b", "2"],
+                               preexec_fn=lib.die_with_parent)
+    elastic.barrier(store, 2, p + "b")
+    checks.equal(waiting.wait(lib.PATIENCE), OK, "both meet at a barrier of torchrun's")
+
+
 def test_json(checks, kv, store, p):
     store.set(p + "j", "text")
     code, out, _ = kv("get", p + "j", options=("--json",))
@@ -96,10 +127,11 @@ def main():
     with lib.TorchServer() as server:
         store = dist.TCPStore(lib.HOST, server.port, None, False, datetime.timedelta(seconds=20),
                               False)
-        for name, query in (("told", "?protocol=torch1"), ("left to find out", "")):
-            checks.note("the client is %s that this is PyTorch 1.13" % name)
+        known = "?protocol=torch2" if NEWER else "?protocol=torch1"
+        for name, query in (("told", known), ("left to find out", "")):
+            checks.note("the client is %s what kind of server this is" % name)
             kv = Kv("tcp://%s:%d%s" % (lib.HOST, server.port, query))
-            for test in (test_values, test_compare_set, test_keys, test_waits, test_json):
+            for test in (test_values, test_compare_set, test_keys, test_waits, test_newer, test_json):
                 try:
                     test(checks, kv, store, name + "/")
                 except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from lib import Checks, free_port, muster_path
+from lib import Checks, free_port, muster_path, torch_version
 
 PROBE = """
 import json, os, sys
@@ -55,7 +55,9 @@ EXPECTED = (
     "LOCAL_RANK RANK GROUP_RANK ROLE_RANK ROLE_NAME LOCAL_WORLD_SIZE WORLD_SIZE GROUP_WORLD_SIZE "
     "ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
     "TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_ERROR_FILE OMP_NUM_THREADS "
-    "NCCL_ASYNC_ERROR_HANDLING").split()
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING").split()
+if torch_version() < (2, 2):
+    EXPECTED.append("NCCL_ASYNC_ERROR_HANDLING")
 
 
 class Probe:

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""One job of a torchrun agent (Debian's PyTorch 1.13) and a muster agent: a DDP script runs to its end
+"""One job of a torchrun agent (of this interpreter's PyTorch) and a muster agent: a DDP script runs to its end
 in one world, on PyTorch's store, on ours and in etcd, whoever has rank 0.
 
 usage: run_mixed.py path/to/muster
@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 
 import etcd_lib
-from lib import Checks, Muster, free_port, muster_path, wait_until
+from lib import Checks, Muster, dialect, free_port, muster_path, wait_until
 
 TRAIN = """
 import torch, torch.distributed as dist
@@ -68,7 +68,7 @@ class Job:
         said = {}
         for kind, agent in self.agents:
             try:
-                said[kind] = agent.communicate(timeout=90)[0]
+                said[kind] = agent.communicate(timeout=240)[0]
             except subprocess.TimeoutExpired:
                 agent.kill()
                 said[kind] = agent.communicate()[0] + "\n(killed: it did not end)"
@@ -132,7 +132,7 @@ def main():
                 job = Job(checks, muster, script, f"in etcd, {first} first", "etcd")
                 for kind, workers in ((first, 2), (second, 1)):
                     job.start(kind, server.authority(), workers,
-                              "dialect=1.13" if kind == "muster" else "")
+                              "dialect=" + dialect() if kind == "muster" else "")
                     wait_until(lambda: joined(server) >= len(job.agents),
                                f"{kind} to have joined", 60)
                 losses[f"etcd's, {first} first"] = job.finish(3)

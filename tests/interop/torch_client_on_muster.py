@@ -19,7 +19,7 @@ import torch.distributed as dist
 import lib
 
 SHORT = datetime.timedelta(milliseconds=300)
-LONG = datetime.timedelta(seconds=20)
+LONG = datetime.timedelta(seconds=lib.PATIENCE)
 
 
 def connect(port, timeout=LONG, world_size=None, wait_for_workers=False):
@@ -69,6 +69,34 @@ def test_counting(checks, port):
     checks.equal(store.num_keys(), before, "num_keys after the delete")
 
 
+def test_newer(checks, port):
+    """What PyTorch has since 2.x."""
+    if lib.torch_version() < (2, 12) or "--no-libuv" in sys.argv:
+        return  # the server without libuv has no queues
+    store, other = connect(port), connect(port)
+    store.append("ap", "one")
+    store.append("ap", "two")
+    checks.equal(store.get("ap"), b"onetwo", "append")
+    store.multi_set(["m1", "m2"], ["1", "2"])
+    store.num_keys()
+    checks.equal(other.multi_get(["m1", "m2"]), [b"1", b"2"], "multi_set, then multi_get")
+    checks.ok("m1" in store.list_keys(), "list_keys")
+    store.queue_push("q", "first")
+    store.queue_push("q", "second")
+    checks.equal((store.queue_len("q"), store.queue_pop("q"), store.queue_pop("q")),
+                 (2, b"first", b"second"), "a queue")
+    # In a process of its own: PyTorch holds the interpreter while it waits.
+    with subprocess.Popen([sys.executable, __file__, "newer", "2", str(port)], stdout=subprocess.PIPE,
+                          text=True, preexec_fn=lib.die_with_parent) as beside:
+        store.wait(["newer/here"])
+        store.queue_push("q", "late")
+        checks.equal(beside.stdout.readline(), "late\n", "queue_pop waits for a push")
+        store.barrier("b", 2, LONG)
+        checks.equal(beside.stdout.readline(), "met\n", "two clients meet at a barrier")
+    checks.raises(RuntimeError, lambda: store.barrier("alone", 2, SHORT), "alone nobody passes one")
+    checks.equal(store.get("ap"), b"onetwo", "and its client goes on")
+
+
 def test_waits(checks, port):
     store = connect(port)
     store.set("w1", "1")
@@ -76,7 +104,7 @@ def test_waits(checks, port):
     checks.ok(True, "wait for what is there")
     checks.raises(RuntimeError, lambda: store.wait(["never"], SHORT),
                   "wait for what never comes ends",
-                  "Socket Timeout")
+                  "Socket Timeout" if lib.torch_version() < (2, 0) else "wait timeout after")
     waiting = connect(port)
     got = []
     thread = threading.Thread(target=lambda: got.append(waiting.get("later")))
@@ -192,7 +220,17 @@ def env_worker(rank):
     print("rank %d reduced" % rank)
 
 
+def beside_newer(port):
+    store = connect(port)
+    store.set("newer/here", "1")
+    print(store.queue_pop("q").decode(), flush=True)
+    store.barrier("b", 2, LONG)
+    print("met", flush=True)
+
+
 def main():
+    if "newer" in sys.argv:
+        return beside_newer(int(sys.argv[3]))
     if "worker" in sys.argv:
         return worker(int(sys.argv[2]), int(sys.argv[3]))
     if "env" in sys.argv:
@@ -201,7 +239,7 @@ def main():
     kind = lib.TorchServer if "--torch" in sys.argv else \
         lib.Gateway if "--gateway" in sys.argv else lib.Muster
     with kind() as server:
-        for test in (test_values, test_compare_set, test_counting, test_waits, test_prefix,
+        for test in (test_values, test_compare_set, test_counting, test_newer, test_waits, test_prefix,
                      test_workers,
                      test_many_clients, test_drop):
             test(checks, server.port)
