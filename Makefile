@@ -25,6 +25,13 @@ test: ## everything that must hold before a commit
 	@tools/install-deps test
 	@tools/run-tests
 
+.PHONY: test-peers
+test-peers: ## the programs and libraries of others at the other end; gets them by name; SUITES="go_libp2p" for some
+	@tools/install-deps test peers
+	@$(with_tests)
+	@meson compile -C build muster:executable muster:shared_library peerload wire clock
+	@tools/test-peers $(SUITES)
+
 .PHONY: asan tsan
 asan: ## all tests under ASan+UBSan
 	@tools/install-deps test

@@ -160,7 +160,7 @@ class Link:
 
     def set(self, direction="both", **rules):
         """loss, corrupt, reorder: shares; delay_ms, jitter_ms; rate: bytes a second; repair=1: what
-        is damaged passes for whole. Direction: "in", "out" or "both". What is not named stays."""
+        is damaged passes for whole; shut=1: no TCP connection opens. Direction: "in", "out" or "both". What is not named stays."""
         words = ["%s=%g" % (name.replace("_ms", ""), value) for name, value in rules.items()]
         self.host.rig.command("link", self.host.number, direction, *words)
 
@@ -170,7 +170,7 @@ class Link:
 
     def heal(self):
         """No rule any more, and plugged in."""
-        self.set(loss=0, corrupt=0, reorder=0, delay_ms=0, jitter_ms=0, rate=0, cut=0, repair=0)
+        self.set(loss=0, corrupt=0, reorder=0, delay_ms=0, jitter_ms=0, rate=0, cut=0, repair=0, shut=0)
         self.plug()
 
     def unplug(self):

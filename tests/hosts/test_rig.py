@@ -91,6 +91,12 @@ def send(host, target, size):
     return host.run(PYTHON, "-c", SEND, target, str(size))[1].strip()
 
 
+def opens(host, target):
+    """Whether it can open a connection there."""
+    program = "import socket, sys; socket.create_connection((sys.argv[1], 7000), 1)"
+    return host.run(PYTHON, "-c", program, target)[0] == 0
+
+
 def test_names_and_addresses():
     with Rig(3) as rig:
         a, b, c = rig.hosts
@@ -147,6 +153,10 @@ def test_cuts():
         checks.equal(b.link.counts()["delivered"] - before, 10, "cut inwards, it still sends")
         checks.equal(echoes(b, "node0", 10, 0.2)[0], 0, "and hears nothing")
         a.link.heal()
+        a.link.set("in", shut=1)
+        checks.ok(not opens(b, "node0") and opens(a, "node1"), "shut inwards, it still opens connections")
+        a.link.heal()
+        checks.ok(opens(b, "node0"), "and healed, others do")
         a.link.cut("out")
         before = a.link.counts()["delivered"]
         checks.equal(echoes(b, "node0", 10, 0.2)[0], 0, "cut outwards, it does not answer")

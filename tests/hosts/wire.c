@@ -17,7 +17,8 @@
  *
  * Rules, all 0 at first: loss, corrupt, reorder (chances from 0 to 1), delay and jitter (ms), rate
  * (bytes a second), cut (0 or 1), repair (1: a damaged packet's checksum is made good, so that the
- * damage reaches the program). A rule that is not named stays as it is.
+ * damage reaches the program), shut (1: no TCP connection opens in that direction, as behind a NAT
+ * or a firewall). A rule that is not named stays as it is.
  *
  * Queues are bounded: what does not fit is lost, as on a switch. */
 #include <errno.h>
@@ -54,7 +55,7 @@ enum {
 enum direction { IN, OUT, DIRECTIONS };
 
 struct rules {
-    double loss, corrupt, reorder, delay, jitter, rate, cut, repair;
+    double loss, corrupt, reorder, delay, jitter, rate, cut, repair, shut;
     uint64_t free_at_ns; /* when the last packet has left, if there is a rate */
 };
 
@@ -155,6 +156,15 @@ static bool damage(uint8_t *bytes, size_t length, bool repair)
     return true;
 }
 
+/* The first packet of a TCP connection: SYN without ACK. */
+static bool is_opening(const uint8_t *bytes, size_t length)
+{
+    bool is_v4 = bytes[0] >> 4 == 4;
+    size_t transport = is_v4 ? (size_t)(bytes[0] & 15) * 4 : 40;
+    return (is_v4 ? bytes[9] : bytes[6]) == 6 && length >= transport + 20 &&
+           (bytes[transport + 13] & 0x12) == 0x02;
+}
+
 static bool is_before(const struct packet *one, const struct packet *other)
 {
     return one->due_ns != other->due_ns ? one->due_ns < other->due_ns : one->number < other->number;
@@ -223,7 +233,8 @@ static void carry(int from, uint8_t *bytes, size_t length, uint64_t at_ns)
     struct host *target = &hosts[to];
     struct rules *out = &source->rules[OUT];
     struct rules *in = &target->rules[IN];
-    uint64_t due_ns = target->deaf_to[from] ? 0 : pass(out, at_ns, length);
+    bool is_shut = (out->shut != 0 || in->shut != 0) && is_opening(bytes, length);
+    uint64_t due_ns = is_shut || target->deaf_to[from] ? 0 : pass(out, at_ns, length);
     due_ns = due_ns == 0 ? 0 : pass(in, due_ns, length);
     bool is_late = due_ns > at_ns;
     if (due_ns == 0 ||
@@ -281,7 +292,7 @@ static double *find_rule(struct rules *rules, const char *name, size_t length)
     } known[] = {
         {"loss", &rules->loss},   {"corrupt", &rules->corrupt}, {"reorder", &rules->reorder},
         {"delay", &rules->delay}, {"jitter", &rules->jitter},   {"rate", &rules->rate},
-        {"cut", &rules->cut},     {"repair", &rules->repair},
+        {"cut", &rules->cut},     {"repair", &rules->repair},   {"shut", &rules->shut},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strlen(known[i].name) == length && memcmp(known[i].name, name, length) == 0)
