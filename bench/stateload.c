@@ -5,7 +5,8 @@
  *         prints "ready ADDRESS SECONDS", the time that hashing took; serves until its input ends,
  *         and then prints "gave BYTES"
  *     stateload load INTO BYTES ADDRESS... [listen=ADDRESS] [stay] [cert=F key=F ca=F]
- *         INTO is touched (memory that was written to before), new, or a file's path; prints
+ *         INTO is touched (memory that was written to before), apart (the same, each tensor in
+ *         memory of its own, as those of a framework are), new, or a file's path; prints
  *         "loaded SECONDS BESIDE CPU", the most memory it had beside the tensors and the seconds
  *         that all its threads ran; with `stay` it goes on serving until its input ends
  * Certificates are the runtime's lock: they are used beyond loopback.
@@ -76,20 +77,26 @@ static uint64_t memory(const char *what)
     return (uint64_t)kib << 10;
 }
 
-/* Tensors that lie behind each other in `memory`, as those of most models do. */
+/* Tensors of the same names and kind as those of bench_python_state, at these addresses. */
 static void lay_out(struct muster_tensor *tensors, uint64_t *shapes, char (*names)[16],
-                    uint8_t *data, uint64_t bytes)
+                    uint8_t *const at[TENSORS], uint64_t bytes)
 {
-    uint64_t each = bytes / TENSORS;
-
     for (size_t i = 0; i < TENSORS; i++) {
-        (void)snprintf(names[i], 16, "layer%zu", i);
-        shapes[i] = each;
+        (void)snprintf(names[i], 16, "layer%02zu", i);
+        shapes[i] = bytes / TENSORS / sizeof(float);
         tensors[i] = (struct muster_tensor){.name = names[i],
-                                            .dtype = MUSTER_DTYPE_U8,
+                                            .dtype = MUSTER_DTYPE_F32,
                                             .rank = 1,
                                             .shape = &shapes[i],
-                                            .data = data == NULL ? NULL : data + each * i};
+                                            .data = at[i]};
+    }
+}
+
+/* Addresses behind each other in `data`, as those of most models are. */
+static void place_in(uint8_t *at[TENSORS], uint8_t *data, uint64_t bytes)
+{
+    for (size_t i = 0; i < TENSORS; i++) {
+        at[i] = data + bytes / TENSORS * i;
     }
 }
 
@@ -141,6 +148,7 @@ static int serve(muster_runtime *rt, const struct options *o)
     char names[TENSORS][16];
     struct muster_state_source source = muster_state_source_defaults();
     uint8_t *data = o->copy ? malloc(o->bytes) : muster_state_alloc(o->bytes);
+    uint8_t *at[TENSORS];
     struct muster_state_stats stats;
     muster_state *state;
     double begun;
@@ -153,7 +161,8 @@ static int serve(muster_runtime *rt, const struct options *o)
 
         memcpy(data + i, &x, sizeof(x));
     }
-    lay_out(tensors, shapes, names, data, o->bytes);
+    place_in(at, data, o->bytes);
+    lay_out(tensors, shapes, names, at, o->bytes);
     config.listen = o->words[0];
     config.rate_bytes = o->rate;
     config.slots = o->slots != 0 ? o->slots : config.slots;
@@ -182,23 +191,48 @@ static int serve(muster_runtime *rt, const struct options *o)
     return 0;
 }
 
+/* Memory that was written to, for all tensors; freed with free_place(). */
+static void make_place(uint8_t *at[TENSORS], uint64_t bytes, bool apart)
+{
+    size_t blocks = apart ? TENSORS : 1;
+
+    for (size_t i = 0; i < blocks; i++) {
+        at[i] = malloc(bytes / blocks);
+        if (at[i] == NULL) {
+            exit(die("no memory"));
+        }
+        memset(at[i], 1, bytes / blocks);
+    }
+    if (!apart) {
+        place_in(at, at[0], bytes);
+    }
+}
+
+static void free_place(uint8_t *at[TENSORS], bool apart)
+{
+    for (size_t i = 0; i < (apart ? TENSORS : 1); i++) {
+        free(at[i]);
+    }
+}
+
 static int load(muster_runtime *rt, const struct options *o)
 {
     struct muster_state_request r = muster_state_request_defaults();
     struct muster_tensor tensors[TENSORS];
     uint64_t shapes[TENSORS];
     char names[TENSORS][16];
-    bool touched = strcmp(o->words[0], "touched") == 0;
+    bool apart = strcmp(o->words[0], "apart") == 0;
+    bool touched = apart || strcmp(o->words[0], "touched") == 0;
     bool into_file = !touched && strcmp(o->words[0], "new") != 0;
-    uint8_t *data = touched ? malloc(o->bytes) : NULL;
+    uint8_t *at[TENSORS];
     muster_state_copy *copy;
     uint64_t peak;
     double begun;
     double cpu;
 
     if (touched) {
-        memset(data, 1, o->bytes);
-        lay_out(tensors, shapes, names, data, o->bytes);
+        make_place(at, o->bytes, apart);
+        lay_out(tensors, shapes, names, at, o->bytes);
         r.tensors = tensors;
         r.tensor_count = TENSORS;
     }
@@ -221,7 +255,9 @@ static int load(muster_runtime *rt, const struct options *o)
         wait_for_end();
     }
     muster_state_copy_free(copy);
-    free(data);
+    if (touched) {
+        free_place(at, apart);
+    }
     return 0;
 }
 
