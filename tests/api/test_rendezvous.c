@@ -293,7 +293,8 @@ static void test_rdzv_says_what_a_node_waits_for(void **state)
         assert_true(err == 0 || err == MUSTER_ENOENT);
     } while (err != 0 || strstr(muster_errmsg(), "alpha") == NULL);
     assert_says(muster_errmsg(), "1 of 2");
-    assert_int_equal(muster_rdzv_explain(nodes[0].rdzv, 0), MUSTER_ETIMEDOUT);
+    err = muster_rdzv_explain(nodes[0].rdzv, 0); /* the loop may have answered already */
+    assert_true(err == 0 || err == MUSTER_ETIMEDOUT);
     start_next(&nodes[1]);
     assert_int_equal(finish(&nodes[0]), 0);
     assert_int_equal(finish(&nodes[1]), 0);

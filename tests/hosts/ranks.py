@@ -8,6 +8,7 @@ other rank changes.
 import glob
 import os
 import re
+import sys
 import time
 
 from drill import make_token
@@ -78,6 +79,37 @@ class Six:
                 for path in glob.glob(os.path.join(self.folder, "%d.*" % number))]
 
 
+class WarmSix(Six):
+    """The same with a script that is run by standbys."""
+
+    SCRIPT = """import os, sys, time
+warm = "json" in sys.modules
+rank, group, size, number = (os.environ[name] for name in
+                             ("RANK", "GROUP_RANK", "WORLD_SIZE", "MUSTER_ROUND"))
+place = os.path.join(sys.argv[1], ".%s" % rank)
+with open(place, "w") as file:
+    file.write("%s %s %s %s" % (rank, group, size, os.environ["HOSTNAME"]))
+os.rename(place, os.path.join(sys.argv[1], "%s.%s" % (number, rank)))
+print("round %s is %s" % (number, "warm" if warm else "plain"), flush=True)
+time.sleep(600)
+"""
+
+    def start(self, host):
+        script = os.path.join(self.folder, ".script.py")
+        with open(script, "w") as file:
+            file.write(self.SCRIPT)
+        self.agents[host.name] = host.start(
+            MUSTER, "run", "--nnodes", "6:6", "--spares", "2", "--warm=json", "--rdzv-endpoint",
+            "node0:29400", "--rdzv-id", "six", *self.token[host.name], script, self.folder,
+            env={"HOSTNAME": host.name, "PYTHON_EXEC": sys.executable})
+
+
+def assigned_at(agent, number):
+    """When the agent was given its place in that round, in seconds of this day."""
+    line = re.search(r"(\d+):(\d+):([\d.]+) muster: round %d: node " % number, agent.output())
+    return int(line[1]) * 3600 + int(line[2]) * 60 + float(line[3])
+
+
 def lose_one(job, number, ranks, victim):
     """Kills that host's agent; returns the next round, and what it took until its worker ran."""
     lost = [rank for rank, host in ranks.items() if host == victim]
@@ -116,6 +148,24 @@ def drill(nproc):
 
 def test_six_with_two_standing_by():
     drill(1)
+
+
+def test_warm_spares():
+    """The spare's worker is a standby that waited there."""
+    with Rig(8) as rig:
+        job = WarmSix(rig)
+        number, ranks = job.await_round(-1)
+        for agent in job.agents.values():
+            agent.says("standbys wait", 60)
+        for victim in (ranks[5], ranks[3]):
+            before = set(ranks.values())
+            number, ranks = lose_one(job, number, ranks, victim)
+            taker, = set(ranks.values()) - before
+            rank = next(rank for rank in ranks if ranks[rank] == taker)
+            job.agents[taker].says("round %d is warm" % number)
+            ran = os.stat(os.path.join(job.folder, "%d.%d" % (number, rank))).st_mtime % 86400
+            checks.note("%s was told of its place, and its worker ran %.0f ms later" % (
+                taker, 1000 * (ran - assigned_at(job.agents[taker], number))))
 
 
 def test_the_host_is_lost():

@@ -153,7 +153,8 @@ def test_limits(checks, url):
         for store in (url, "tcp://%s:%d" % (lib.HOST, server.port)):
             for size in (1700 << 10, 8 << 20):
                 done = subprocess.run([lib.muster_path(), "kv", "--store", store, "set", "large",
-                                       "-"], input=bytes(size), capture_output=True, timeout=60)
+                                       "-"], input=bytes(size), capture_output=True,
+                                      timeout=lib.PATIENCE)
                 checks.ok(done.returncode != 0 and b"1.5 MiB" in done.stderr and
                           b"--max-request-bytes" in done.stderr,
                           "%s: a value of %d bytes is refused in words" % (store[:4], size),

@@ -260,7 +260,7 @@ class Daemon:
 
     async def ready(self):
         while True:
-            line = await asyncio.wait_for(self.process.stdout.readline(), 20)
+            line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE)
             if not line:
                 raise Failure("; ".join(self.lines) or "it has ended without a word")
             self.lines.append(line.decode().strip())

@@ -126,6 +126,7 @@ for i in range(20):
         uses_its_own()
     child(work)
 stop.append(1)
+for thread in threads[:3]: thread.join()  # they do not expect the end of the store
 goes_on(store)
 store.close()
 for thread in threads: thread.join()

@@ -582,7 +582,8 @@ def test_the_lock_is_released() -> None:
         state.load(donors=[donor.address], progress=False)
         stop.set()
         thread.join()
-    checks.ok(turns[0] > 50, "other threads run during a load", turns[0])
+    # A load that kept the lock would let it run only between its waits.
+    checks.ok(turns[0] > 20, "other threads run during a load", turns[0])
 
 
 harness.main(globals())
