@@ -1,8 +1,8 @@
 /*
  * What can be seen of another process of this machine without touching it: it is not stopped, not
  * traced, and nothing in it changes; but for `poke`, which does what the process asks for by
- * listening. transport/proc_peek.c has the real one; on a simulated
- * machine, the scenario says what can be seen.
+ * listening. transport/proc_peek.c has the real one; on a simulated machine, the scenario says what
+ * can be seen.
  *
  * Each call may wait for the disk or the kernel, so it belongs on a thread of its own (the verb
  * `work`). Different threads may look at different processes at the same time; what `open` returns

@@ -88,10 +88,10 @@ struct mu_torch_server {
      * owner sets it. */
     struct mu_holds *holds;
     struct mu_hold_writer *writer; /* of a request that waits for keys to be given back, or NULL */
-    bool
-        blocked; /* by that; the owner clears it when the writer's turn has come, and feeds again */
-    bool agent;  /* generation 1: it is an agent that takes part in a rendezvous */
-    bool cut;    /* an answer was an error: later requests get no answer */
+    /* By that; the owner clears it when the writer's turn has come, and feeds again. */
+    bool blocked;
+    bool agent; /* generation 1: it is an agent that takes part in a rendezvous */
+    bool cut;   /* an answer was an error: later requests get no answer */
 };
 
 void mu_torch_server_init(struct mu_torch_server *t, const struct mu_torch_limits *limits,

@@ -1,5 +1,3 @@
-#include "service/server/gateway_hold.h"
-#include "service/server/gateway_hold.h"
 #include "service/server/server_internal.h"
 
 #include <inttypes.h>
@@ -9,6 +7,7 @@
 #include "core/assert.h"
 #include "service/base/listen.h"
 #include "service/base/log.h"
+#include "service/server/gateway_hold.h"
 
 #define PEER_LINES_PER_S 20
 /* The longest time that counts for buffers that do not move. */
