@@ -4,7 +4,7 @@ them, the victim, hangs or is busy in a way of its own.
 usage: hang_worker.py DIRECTORY WAYS VICTIM SEED
 
 WAYS is a list with commas. A way that ends by itself or by SIGUSR1 is followed by the next one; one
-that cannot end (`skip`, `order`, `size`, `group`) is tried in a round of its own, the first in the
+that cannot end (`skip`, `uneven`, `order`, `size`, `group`) is tried in a round of its own, the first in the
 first. SEED chooses how many steps there are before each way, and how long they take.
 
 In the environment: HANG, the seconds after which a job hangs; LONG, how many times that long a busy
@@ -352,6 +352,12 @@ def once(way, victim):
         if not is_victim:
             meet(tensor)
         dist.barrier(group=other)  # here: skip
+    elif way == "uneven":
+        # It has less data than the others, whose backward passes wait for its part.
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        if not is_victim:
+            model(tensor).sum().backward()  # here: backward
+        dist.barrier(group=other)  # here: uneven
     elif way == "order":
         if is_victim:
             dist.all_reduce(tensor, group=other)  # here: order

@@ -4,7 +4,7 @@ hangs, each time in another way: both agents name it, and the line that it is at
 slow, about which nobody may say anything. And --hang-action restart: a hang that cannot end costs a
 restart, and the verdict says why.
 
-usage: run_hang.py path/to/muster [--workers=2] [--hang=2] [--seeds=1] [--first=0] [--only=TEXT]
+usage: run_hang.py path/to/muster [--workers=2] [--hang=2] [--seeds=1] [--first=0] [--only=TEXT,...]
            [--long=1.5] [--beside=1] [--matrix]
 
 --workers: of each of the two agents. --seeds: each with another victim, which hangs at another step
@@ -32,8 +32,13 @@ BUSY = ["busy_burn", "busy_checkpoint", "busy_evaluate", "busy_child", "busy_ste
         "busy_import", "busy_compile", "busy_loading", "busy_download", "busy_sync", "busy_thread",
         "busy_saver", "busy_prompt", "busy_server", "busy_loop", "busy_store", "busy_places",
         "busy_alike"]
-STUCK = ["skip", "order", "size", "group"]
+STUCK = ["skip", "uneven", "order", "size", "group"]
+ONLY = option("only", "").split(",")
 seconds = {}  # by way: from the beginning of a hang until it was told
+
+
+def wanted(ways):
+    return [way for way in ways if any(text in way for text in ONLY)]
 
 
 def lines_of():
@@ -134,7 +139,7 @@ def note_time(checks, way, victim, began):
 
 def run_hangs(checks, victim, seed):
     """Ways that end when the test has seen enough."""
-    ways = [w for w in HANGS if option("only", "") in w]
+    ways = wanted(HANGS)
     places, failed = dict(lines_of(), teardown=lines_of()["sleep"]), len(checks.failed)
     with Scratch() as directory, Freezer(seed) as freezer:
         job = Job(directory, ways, victim, seed, freezer=freezer)
@@ -166,7 +171,7 @@ def run_hangs(checks, victim, seed):
 
 
 def run_busy(checks, victim, seed):
-    ways = [w for w in BUSY if option("only", "") in w]
+    ways = wanted(BUSY)
     with Scratch() as directory:
         job = Job(directory, ways, victim, seed)
         codes = job.end()
@@ -191,7 +196,7 @@ def follow_stuck(checks, job, victim):
 
 def run_stuck(checks, victim, seed):
     """Ways that end only because the watchdog ends the worker."""
-    ways = [w for w in STUCK if option("only", "") in w]
+    ways = wanted(STUCK)
     places, failed = lines_of(), len(checks.failed)
     with Scratch() as directory:
         job = Job(directory, ways, victim, seed, "--hang-action=restart",
@@ -245,12 +250,11 @@ def run_verdict(checks, victim, seed):
 
 def run_seeds(checks, seeds):
     world = 2 * option("workers", 2)
-    only = option("only", "")
     runs = [(run_hangs, HANGS), (run_stuck, STUCK)]
     if "--matrix" not in sys.argv:
         runs += [(run_busy, BUSY), (run_verdict, ["skip"])]
     threads = [threading.Thread(target=run, args=(checks, (seed * 3 + i + 1) % world, seed))
-               for seed in seeds for i, (run, ways) in enumerate(runs) if any(only in way for way in ways)]
+               for seed in seeds for i, (run, ways) in enumerate(runs) if wanted(ways)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -53,7 +53,7 @@ int mu_pulse_count(struct mu_span in, size_t *ret_count)
     for (size_t i = 0; i < count; i++) {
         const uint8_t *at = r.rest.data + i * stride;
 
-        if (at[4] < MU_PULSE_FRESH || at[4] > MU_PULSE_ENDED || at[5] > MU_STANCE_PERSON) {
+        if (at[4] < MU_PULSE_FRESH || at[4] > MU_PULSE_ENDED || at[5] > MU_STANCE_PERHAPS) {
             return MUSTER_EPROTO;
         }
     }

@@ -37,6 +37,7 @@ enum mu_pulse_stance {
     MU_STANCE_OTHERS,      /* other ranks: a collective, a barrier, a key of the store */
     MU_STANCE_REQUESTS,    /* to be asked: the loop of a server */
     MU_STANCE_PERSON,      /* somebody at a debugger or a prompt */
+    MU_STANCE_PERHAPS,     /* a backward pass, DDP, FSDP, its GPU: these may wait for others */
 };
 
 struct mu_pulse {

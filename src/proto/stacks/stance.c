@@ -1,6 +1,7 @@
 #include "proto/stacks/stance.h"
 
 #include "core/span.h"
+#include "proto/stacks/straggle.h"
 
 #define FNV_BASIS UINT64_C(0xcbf29ce484222325)
 #define FNV_PRIME UINT64_C(0x100000001b3)
@@ -113,6 +114,7 @@ enum mu_pulse_stance mu_stance_of(const struct mu_stacks_report *report)
 {
     struct mu_stacks_thread thread;
     struct mu_stacks_frame frame;
+    enum mu_pulse_stance stance = MU_STANCE_UNKNOWN;
     bool innermost = true;
     bool waits = false;
 
@@ -125,11 +127,14 @@ enum mu_pulse_stance mu_stance_of(const struct mu_stacks_report *report)
     while (mu_stacks_frame_next(&thread.frames, &frame) == 0) {
         const struct known *k = find_known(&frame, innermost);
 
+        if (innermost && mu_pacer_wait_of(&frame) != MU_PACER_WAIT_NONE) {
+            stance = MU_STANCE_PERHAPS;
+        }
         waits |= innermost && is_wait(&frame);
         innermost = false;
         if (k != NULL && (k->stance != MU_STANCE_REQUESTS || waits)) {
             return k->stance;
         }
     }
-    return MU_STANCE_UNKNOWN;
+    return stance;
 }

@@ -66,7 +66,10 @@
  * Who is missing, in a hang: if some ranks wait for others and some do not, those that do not; if
  * some have ended while others wait for them, those that have ended; if some are stuck after others
  * have ended, those that are stuck; else the ranks that are not where most ranks are. If all wait
- * for others in the same place, whoever waits for requests instead may be the one.
+ * for others in the same place, whoever waits for requests instead may be the one. A rank that
+ * spins, or that perhaps waits for others (MU_STANCE_PERHAPS), waits as well here: in DDP, all but
+ * the one that has run out of data are in a backward pass. Whether it moves is another question,
+ * for which that is no answer: there its CPU time counts.
  *
  * A sample costs O(workers), a judgement O(ranks), and in a hang O(ranks log ranks).
  */

@@ -17,15 +17,18 @@ struct sum {
     uint32_t ended;
     uint32_t still;    /* of the live ones: nothing moved for hang_ms */
     uint32_t spins;    /* only their CPU time did, in `place` */
-    uint32_t waits;    /* for others */
+    uint32_t waits;    /* for others, or may do so */
     uint64_t place;    /* of those that spin */
     uint64_t still_ms; /* the least */
     bool excused;
 };
 
-static bool waits_for_others(const struct mu_pulse *p)
+/* In a run that hangs, whoever spins waits for its GPU, and so for the ranks that its GPU needs. */
+static bool waits_for_others(const struct mu_watchdog_run *run, const struct mu_pulse *p)
 {
-    return p->stance == MU_STANCE_OTHERS && p->state != MU_PULSE_STOPPED;
+    return p->state != MU_PULSE_STOPPED && p->state != MU_PULSE_ENDED &&
+           (p->stance == MU_STANCE_OTHERS || p->stance == MU_STANCE_PERHAPS ||
+            p->still_ms < run->hang_ms);
 }
 
 /* A worker that has just been started, or that a debugger holds, has not stood still at all. */
@@ -34,7 +37,7 @@ static void add_live(const struct mu_watchdog_run *run, const struct mu_pulse *p
     uint64_t ms = p->still_ms;
 
     sum->live++;
-    sum->waits += waits_for_others(p) ? 1 : 0;
+    sum->waits += waits_for_others(run, p) ? 1 : 0;
     if (p->still_ms >= run->hang_ms) {
         sum->still++;
     } else if (p->fixed_ms >= run->hang_ms && (sum->spins == 0 || p->place == sum->place)) {
@@ -140,11 +143,12 @@ static enum way choose_way(const struct sum *sum)
     return WAY_ELSEWHERE;
 }
 
-static bool is_missing(const struct mu_pulse *p, enum way way, uint64_t key)
+static bool is_missing(const struct mu_watchdog_run *run, const struct mu_pulse *p, enum way way,
+                       uint64_t key)
 {
     switch (way) {
     case WAY_NOT_WAITING:
-        return is_judged(p) && !waits_for_others(p);
+        return is_judged(p) && !waits_for_others(run, p);
     case WAY_ENDED:
         return p->state == MU_PULSE_ENDED;
     case WAY_LEFT_OVER:
@@ -157,18 +161,20 @@ static bool is_missing(const struct mu_pulse *p, enum way way, uint64_t key)
     return false;
 }
 
-static void name_by(enum way way, uint64_t key, const struct mu_pulse *pulses, size_t count,
-                    struct mu_watchdog_verdict *v, uint32_t *missing)
+static void name_by(const struct mu_watchdog_run *run, enum way way, uint64_t key,
+                    const struct mu_pulse *pulses, size_t count, struct mu_watchdog_verdict *v,
+                    uint32_t *missing)
 {
     for (size_t i = 0; i < count; i++) {
-        if (is_missing(&pulses[i], way, key)) {
+        if (is_missing(run, &pulses[i], way, key)) {
             missing[v->missing_count++] = pulses[i].rank;
         }
     }
 }
 
-static int name_missing(const struct mu_pulse *pulses, size_t count, const struct sum *sum,
-                        struct mu_watchdog_verdict *v, uint32_t *missing)
+static int name_missing(const struct mu_watchdog_run *run, const struct mu_pulse *pulses,
+                        size_t count, const struct sum *sum, struct mu_watchdog_verdict *v,
+                        uint32_t *missing)
 {
     enum way way = choose_way(sum);
     uint64_t key = 0;
@@ -178,10 +184,10 @@ static int name_missing(const struct mu_pulse *pulses, size_t count, const struc
     if (err != 0) {
         return err;
     }
-    name_by(way, key, pulses, count, v, missing);
+    name_by(run, way, key, pulses, count, v, missing);
     v->split = way == WAY_ELSEWHERE && 2 * most <= sum->live && v->missing_count != 0;
     if (v->missing_count == 0 && sum->waits == sum->live) {
-        name_by(WAY_SERVING, key, pulses, count, v, missing);
+        name_by(run, WAY_SERVING, key, pulses, count, v, missing);
         v->split = v->missing_count != 0;
     }
     return 0;
@@ -206,7 +212,7 @@ int mu_watchdog_judge(struct mu_watchdog_run *run, const struct mu_pulse *pulses
     }
     v.word = run->hangs ? MU_WATCHDOG_HANGING : MU_WATCHDOG_HANG;
     v.still_ms = sum.still_ms;
-    err = name_missing(pulses, count, &sum, &v, missing);
+    err = name_missing(run, pulses, count, &sum, &v, missing);
     if (err != 0) {
         return err;
     }

@@ -465,11 +465,20 @@ static void test_stance_knows_what_a_stack_waits_for(void **unused)
         .frames = {{"linear", "/x/site-packages/torch/nn/functional.py", 3},
                    {"forward", "/x/site-packages/torch/distributed/fsdp/x.py", 3},
                    {"main", "/job/train.py", 9}}};
+    static const struct stack backward = {
+        .frames = {{"backward", "/x/site-packages/torch/autograd/__init__.py", 197},
+                   {"Tensor.backward", "/x/site-packages/torch/_tensor.py", 487},
+                   {"main", "/job/train.py", 9}}};
+    static const struct stack gathering = {
+        .frames = {{"unshard", "/x/site-packages/torch/distributed/fsdp/x.py", 3},
+                   {"main", "/job/train.py", 9}}};
     static const struct stack none = {.note = "not Python"};
     struct stack torn = reducing;
 
     (void)unused;
     torn.torn = true;
+    assert_int_equal(stance_of(&backward), MU_STANCE_PERHAPS);
+    assert_int_equal(stance_of(&gathering), MU_STANCE_PERHAPS);
     assert_int_equal(stance_of(&reducing), MU_STANCE_OTHERS);
     assert_int_equal(stance_of(&serving), MU_STANCE_REQUESTS);
     assert_int_equal(stance_of(&handling), MU_STANCE_UNKNOWN);

@@ -32,6 +32,7 @@ enum act {
     ACT_REDUCE,    /* waits for others in an all_reduce */
     ACT_BROADCAST, /* waits for others at another line */
     ACT_POLL,      /* waits for others in a busy loop */
+    ACT_BACKWARD,  /* waits for a thread of its own, which waits for others */
     ACT_SLEEP,
     ACT_LOCK,
     ACT_STREAM_AT_LOCK, /* the same, while somebody else uses the network */
@@ -71,6 +72,7 @@ static const struct {
     [ACT_REDUCE] = {2, 103, MU_STANCE_OTHERS, false},
     [ACT_BROADCAST] = {2, 104, MU_STANCE_OTHERS, false},
     [ACT_POLL] = {1000, 105, MU_STANCE_OTHERS, false},
+    [ACT_BACKWARD] = {1, 126, MU_STANCE_PERHAPS, false},
     [ACT_SLEEP] = {1, 106, MU_STANCE_UNKNOWN, false},
     [ACT_LOCK] = {1, 107, MU_STANCE_UNKNOWN, false},
     [ACT_STREAM_AT_LOCK] = {1, 107, MU_STANCE_UNKNOWN, false},
@@ -271,6 +273,10 @@ static const struct hang {
     {"stuck in teardown", ACT_TEARDOWN, ACT_ENDED, ACT_TRAIN, NAMED_ODD},
     {"dead disk", ACT_NFS, ACT_REDUCE, ACT_TRAIN, NAMED_ODD},
     {"GPUs that spin", ACT_SLEEP, ACT_SPIN, ACT_TRAIN, NAMED_ODD},
+    {"a barrier beside GPUs that spin", ACT_BROADCAST, ACT_SPIN, ACT_TRAIN, NAMED_ODD},
+    {"no data, and others pass back", ACT_BROADCAST, ACT_BACKWARD, ACT_TRAIN, NAMED_ODD},
+    {"asleep, and others pass back", ACT_SLEEP, ACT_BACKWARD, ACT_TRAIN, NAMED_ODD},
+    {"stuck on the way back", ACT_BACKWARD, ACT_REDUCE, ACT_TRAIN, NAMED_ODD},
     {"collectives that spin", ACT_LOCK, ACT_POLL, ACT_TRAIN, NAMED_ODD},
 };
 
@@ -880,7 +886,7 @@ static void test_watchdog_pulses_keep_their_numbers(void **unused)
     b.data[6 + 4] = 0;
     assert_int_equal(mu_pulse_count(mu_buf_span(&b), &count), MUSTER_EPROTO);
     b.data[6 + 4] = MU_PULSE_BUSY;
-    b.data[6 + 5] = MU_STANCE_PERSON + 1;
+    b.data[6 + 5] = MU_STANCE_PERHAPS + 1;
     assert_int_equal(mu_pulse_count(mu_buf_span(&b), &count), MUSTER_EPROTO);
     b.data[6 + 5] = 0;
     assert_int_equal(mu_pulse_count(mu_span(b.data, b.len - 1), &count), MUSTER_EPROTO);
