@@ -19,7 +19,7 @@ uint64_t mu_stance_place(const struct mu_stacks_report *report);
  * MU_STANCE_OTHERS: the innermost frame is in a collective of PyTorch, or in a store.
  * MU_STANCE_REQUESTS: a server of the standard library, of asyncio or of gRPC waits for work; or a
  * process that is not Python waits for any of several descriptors, or for connections.
- * MU_STANCE_PERSON: a debugger waits for a command.
+ * MU_STANCE_PERSON: a debugger of Python waits for a command, or for an editor (debugpy, pydevd).
  * MU_STANCE_PERHAPS: the innermost frame is one behind which another thread, or the GPU, may wait
  * for other ranks (mu_pacer_wait_of()).
  * MU_STANCE_UNKNOWN: anything else.

@@ -283,6 +283,35 @@ static void test_group_takes_ten_thousand_ranks(void **unused)
     mu_groups_fini(&g);
 }
 
+/* Each rank is somewhere else, as in a job that does not hang. */
+static void test_group_puts_ten_thousand_places_on_one_page(void **unused)
+{
+    struct mu_groups g;
+    struct mu_buf out;
+    size_t lines = 0;
+
+    (void)unused;
+    begin(&g, 10000);
+    for (uint32_t rank = 0; rank < 10000; rank++) {
+        struct stack s = reducing;
+
+        s.frames[2].line = rank % 5000;
+        s.frames[0].line = rank;
+        add(&g, rank, &s);
+    }
+    mu_buf_init(&out, OUT_MAX);
+    assert_int_equal(mu_groups_write_text(&g, &out), 0);
+    for (size_t i = 0; i < out.len; i++) {
+        lines += mu_buf_span(&out).data[i] == '\n' ? 1 : 0;
+    }
+    assert_int_equal(lines, 11);
+    mu_buf_reset(&out);
+    assert_int_equal(mu_groups_write_json(&g, &out), 0);
+    assert_true(g.stacks.count <= MU_GROUPS_STACKS_MAX && g.places.count <= MU_GROUPS_PLACES_MAX);
+    mu_buf_fini(&out);
+    mu_groups_fini(&g);
+}
+
 static void add_line(struct mu_groups *g, uint32_t rank, uint32_t line)
 {
     struct stack s = {.frames = {{"f", "train.py", line}}};
@@ -461,6 +490,18 @@ static void test_stance_knows_what_a_stack_waits_for(void **unused)
         .frames = {{"Cmd.cmdloop", "/usr/lib/python3.11/cmd.py", 126},
                    {"Pdb.interaction", "/usr/lib/python3.11/pdb.py", 400},
                    {"main", "/job/train.py", 9}}};
+    static const struct stack editor = {
+        .frames = {{"Condition.wait", "/usr/lib/python3.11/threading.py", 324},
+                   {"PyDB._do_wait_suspend", "/x/debugpy/_vendored/pydevd/pydevd.py", 2200},
+                   {"main", "/job/train.py", 9}}};
+    static const struct stack awaited = {
+        .frames = {{"Condition.wait", "/usr/lib/python3.11/threading.py", 324},
+                   {"wait_for_client", "/x/site-packages/debugpy/server/api.py", 339},
+                   {"main", "/job/train.py", 9}}};
+    static const struct stack embedded = {
+        .frames = {{"EpollSelector.select", "/usr/lib/python3.11/selectors.py", 468},
+                   {"InteractiveShellEmbed.mainloop", "/x/IPython/terminal/embed.py", 3},
+                   {"main", "/job/train.py", 9}}};
     static const struct stack forward = {
         .frames = {{"linear", "/x/site-packages/torch/nn/functional.py", 3},
                    {"forward", "/x/site-packages/torch/distributed/fsdp/x.py", 3},
@@ -483,6 +524,9 @@ static void test_stance_knows_what_a_stack_waits_for(void **unused)
     assert_int_equal(stance_of(&serving), MU_STANCE_REQUESTS);
     assert_int_equal(stance_of(&handling), MU_STANCE_UNKNOWN);
     assert_int_equal(stance_of(&debugging), MU_STANCE_PERSON);
+    assert_int_equal(stance_of(&editor), MU_STANCE_PERSON);
+    assert_int_equal(stance_of(&awaited), MU_STANCE_PERSON);
+    assert_int_equal(stance_of(&embedded), MU_STANCE_PERSON);
     assert_int_equal(stance_of(&forward), MU_STANCE_UNKNOWN);
     assert_int_equal(stance_of(&loading), MU_STANCE_UNKNOWN);
     assert_int_equal(stance_of(&none), MU_STANCE_UNKNOWN);
@@ -517,6 +561,7 @@ int main(void)
         cmocka_unit_test(test_group_stays_on_one_page),
         cmocka_unit_test(test_group_writes_ranges),
         cmocka_unit_test(test_group_takes_ten_thousand_ranks),
+        cmocka_unit_test(test_group_puts_ten_thousand_places_on_one_page),
         cmocka_unit_test(test_group_has_an_end_to_stacks_and_places),
         cmocka_unit_test(test_group_has_an_end_to_ranks),
         cmocka_unit_test(test_group_cuts_texts),
