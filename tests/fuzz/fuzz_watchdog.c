@@ -40,6 +40,11 @@ static void check_pulses(struct mu_span in)
         MU_ASSERT(v.word != MU_WATCHDOG_RESUMED);
         MU_ASSERT((v.word == MU_WATCHDOG_HANG) == (run.hangs && i == 0));
     }
+    if (v.word == MU_WATCHDOG_SUSPECT) {
+        mu_watchdog_run_confirm(&run, v.still_ms);
+        MU_ASSERT(mu_watchdog_judge(&run, pulses, count, (uint32_t)count, &v, missing) == 0);
+        MU_ASSERT(v.word == MU_WATCHDOG_HANGING && v.missing_count <= count);
+    }
     MU_ASSERT(mu_watchdog_judge(&run, pulses, count, (uint32_t)count + 1, &v, missing) == 0);
     MU_ASSERT(v.word == MU_WATCHDOG_NOTHING);
 }
@@ -65,7 +70,7 @@ static void check_samples(struct mu_span in)
             .store_ops = at[9],
             .marks = at[10] >> 4,
             .place = at[11] % 4,
-            .stance = (enum mu_pulse_stance)(at[11] >> 6),
+            .stance = (enum mu_pulse_stance)((at[11] >> 5) % (MU_STANCE_PERHAPS + 1)),
             .on_disk = (at[12] & 1) != 0,
             .stopped = (at[12] & 2) != 0,
             .traced = (at[12] & 4) != 0,

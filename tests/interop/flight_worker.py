@@ -2,7 +2,9 @@
 named pipe, and writes a dump when a byte comes. It "trains" until collective STOP, where the ranks
 do what the first argument says, and then stands still until it is ended.
 
-usage: flight_worker.py missing|order|size|group|none|ATTACK VICTIM DIRECTORY
+usage: flight_worker.py missing|order|size|group|none|spin|ATTACK VICTIM DIRECTORY
+
+"spin" is as "size", and all ranks wait for their GPUs, as CUDA does by default: in a busy loop.
 
 An attack is what the victim does instead of writing its dump: huge, garbage, cut, never, file, link, gone.
 """
@@ -34,7 +36,7 @@ def dump():
     entries = [entry(seq) for seq in range(1, STOP)]
     if WHAT == "order" and mine:
         entries.append(entry(STOP, "started", "broadcast"))
-    elif WHAT == "size" and mine:
+    elif WHAT in ("size", "spin") and mine:
         entries.append(entry(STOP, "started", size=1000))
     elif WHAT == "group":
         entries += [entry(seq, group=tp, pg_id=1) for seq in range(1, 9)]
@@ -72,6 +74,8 @@ def listen():
     size = os.environ.get("TORCH_FR_BUFFER_SIZE", os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE", "0"))
     target = os.environ.get("TORCH_FR_DUMP_TEMP_FILE", os.environ.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", ""))
     name = "%s%d.pipe" % (stem, RANK)
+    with open(os.path.join(DIRECTORY, "pipe%d" % RANK), "w") as file:
+        file.write(name)
     assert int(size) > 0 and target and os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
     if os.path.lexists(name):
         os.unlink(name)
@@ -109,8 +113,26 @@ def load():
     time.sleep(1000)
 
 
+SPIN = """
+import time
+
+def synchronize():
+    while sum(range(1000000)) and time.sleep(0.02) is None: pass
+"""
+
+
+def spin():
+    """In a file with the name of PyTorch's, whose functions are known."""
+    path = os.path.join(DIRECTORY, "torch/cuda/__init__.py")
+    names = {}
+    exec(compile(SPIN, path, "exec"), names)
+    names["synchronize"]()
+
+
 listen()
 print("started", flush=True)
+if WHAT == "spin":
+    spin()
 if RANK == VICTIM and WHAT not in ("order", "size"):
     load()
 all_reduce()

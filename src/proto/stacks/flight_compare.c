@@ -248,8 +248,10 @@ static bool find_odd(struct mu_flight_work *w, struct mu_flight_member *next,
 {
     struct mu_flight_member *usual = find_usual(w, next, by);
     const struct mu_flight_member *first = NULL;
+    size_t before = w->c->finding_count;
     size_t odd = 0;
     size_t others = 0;
+    bool ended = false;
 
     for (size_t i = 0; i < w->member_count; i++) {
         const struct mu_flight_member *m = &w->members[i];
@@ -257,6 +259,7 @@ static bool find_odd(struct mu_flight_work *w, struct mu_flight_member *next,
         if (!is_there(m, next)) {
             continue;
         }
+        ended |= mu_flight_at(w, m)->ended;
         if (are_alike(w, m, usual, by)) {
             w->others[others++] = m->rank;
         } else {
@@ -266,6 +269,9 @@ static bool find_odd(struct mu_flight_work *w, struct mu_flight_member *next,
     }
     if (odd != 0) {
         mu_flight_say_other(w, usual, first, by, odd, others);
+    }
+    if (w->c->finding_count > before) {
+        w->c->findings[before].ended = ended;
     }
     return odd != 0;
 }
@@ -642,4 +648,12 @@ int mu_flight_compare(struct mu_flight_compare *c, const struct mu_flight_dump *
         mu_flight_compare_fini(c);
     }
     return w.err;
+}
+
+bool mu_flight_is_certain(const struct mu_flight_compare *c, uint32_t world)
+{
+    const struct mu_flight_finding *f = c->findings;
+
+    return c->finding_count != 0 && f->fault >= MU_FLIGHT_OTHER_OP &&
+           f->fault <= MU_FLIGHT_OTHER_TYPES && !f->ended && f->count < world;
 }

@@ -48,6 +48,7 @@ struct mu_flight_finding {
     uint64_t seq;
     uint32_t first; /* the ranks that are at fault are `ranks[first]` and so on, sorted */
     uint32_t count;
+    bool ended;                    /* OTHER_*: by a rank at least, so nobody waits there */
     char text[MU_FLIGHT_SENTENCE]; /* one sentence without a full stop */
 };
 
@@ -78,6 +79,13 @@ void mu_flight_compare_fini(struct mu_flight_compare *c);
 /** MUSTER_ELIMIT: more than MU_FLIGHT_DUMPS_MAX; MUSTER_ENOMEM. `c` is empty then. */
 int mu_flight_compare(struct mu_flight_compare *c, const struct mu_flight_dump *dumps,
                       size_t count);
+
+/**
+ * Whether the first finding is a fault that no rank can recover from, whatever it computes: ranks
+ * of one group wait in different collectives, or in one with different sizes or types. A rank that
+ * has not come to a collective may still come, and one that some have ended holds nobody up.
+ */
+bool mu_flight_is_certain(const struct mu_flight_compare *c, uint32_t world);
 
 /** The share of its time, in thousandths, for which a rank kept all others waiting. */
 static inline uint32_t mu_flight_lag_permille(const struct mu_flight_lag *lag)

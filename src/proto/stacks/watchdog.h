@@ -30,7 +30,7 @@
  *
  *                     all ranks stand still for hang_ms
  *             MOVES ------------------------------------> HANGS  (MU_WATCHDOG_HANG, once)
- *               ^                                           |
+ *               ^    mu_watchdog_run_confirm()              |
  *               +-------------------------------------------+
  *                     a rank moves, or starts       (MU_WATCHDOG_RESUMED, once)
  *
@@ -53,6 +53,9 @@
  *    one rank is silent, and fewer are silent than spin: so GPU jobs hang, where a wait is a busy
  *    loop. One rank that computes in one place is not enough; and whose descendants compute, as
  *    compilers do, does not spin;
+ *  - if all ranks have been where they are for hang_ms, and too many of them compute for that rule,
+ *    only others can tell whether the run hangs: it is a suspect (MU_WATCHDOG_SUSPECT). The flight
+ *    recorders of ranks that wait in different collectives do, and then it is confirmed;
  *  - whoever waits for requests or for a person is not hung. Servers are left out of the judgement
  *    of the others; a debugger or a prompt on one rank excuses all;
  *  - a late sample is not counted: if the agent was paused, or the machine asleep, for longer than
@@ -175,11 +178,12 @@ enum mu_watchdog_word {
     MU_WATCHDOG_HANG,    /* the run hangs; this is said once */
     MU_WATCHDOG_HANGING, /* it still does */
     MU_WATCHDOG_RESUMED, /* it moves again, after it was said to hang */
+    MU_WATCHDOG_SUSPECT, /* it may hang, or compute: for as long as that is so */
 };
 
 struct mu_watchdog_verdict {
     enum mu_watchdog_word word;
-    uint64_t still_ms;      /* HANG, HANGING: for how long, at least, all have stood still.
+    uint64_t still_ms;      /* HANG, HANGING, SUSPECT: for how long, at least, all have stood still.
                                RESUMED: for how long they had when that was last said */
     uint32_t missing_count; /* HANG, HANGING: 0 if all ranks are alike */
     bool split; /* who is missing is a guess: no place has more than half of the ranks, or those
@@ -190,9 +194,12 @@ struct mu_watchdog_run {
     uint64_t hang_ms; /* 0: never */
     uint64_t still_ms;
     bool hangs;
+    bool confirmed;
 };
 
 void mu_watchdog_run_init(struct mu_watchdog_run *run, uint64_t hang_ms);
+/** The run, which was a suspect for `still_ms`, is known to hang: until a rank moves, it does. */
+void mu_watchdog_run_confirm(struct mu_watchdog_run *run, uint64_t still_ms);
 /**
  * Judges by the pulses of all ranks that were heard from lately, in any order; `world` is how many
  * ranks there should be. `missing` has room for `count` ranks and gets those that are missing, in

@@ -11,15 +11,23 @@ void mu_watchdog_run_init(struct mu_watchdog_run *run, uint64_t hang_ms)
     *run = (struct mu_watchdog_run){.hang_ms = hang_ms};
 }
 
+void mu_watchdog_run_confirm(struct mu_watchdog_run *run, uint64_t still_ms)
+{
+    run->hangs = true;
+    run->confirmed = true;
+    run->still_ms = still_ms;
+}
+
 /* What all pulses come to. */
 struct sum {
     uint32_t live; /* neither ended nor a server */
     uint32_t ended;
     uint32_t still;    /* of the live ones: nothing moved for hang_ms */
-    uint32_t spins;    /* only their CPU time did, in `place` */
+    uint32_t spins;    /* only their CPU time did */
     uint32_t waits;    /* for others, or may do so */
-    uint64_t place;    /* of those that spin */
+    uint64_t place;    /* of the first that spins */
     uint64_t still_ms; /* the least */
+    bool scattered;    /* they spin in different places */
     bool excused;
 };
 
@@ -40,7 +48,8 @@ static void add_live(const struct mu_watchdog_run *run, const struct mu_pulse *p
     sum->waits += waits_for_others(run, p) ? 1 : 0;
     if (p->still_ms >= run->hang_ms) {
         sum->still++;
-    } else if (p->fixed_ms >= run->hang_ms && (sum->spins == 0 || p->place == sum->place)) {
+    } else if (p->fixed_ms >= run->hang_ms) {
+        sum->scattered |= sum->spins != 0 && p->place != sum->place;
         sum->place = p->place;
         sum->spins++;
         ms = p->fixed_ms;
@@ -76,12 +85,16 @@ static struct sum add_up(const struct mu_watchdog_run *run, const struct mu_puls
     return sum;
 }
 
+static bool is_suspect(const struct mu_watchdog_run *run, const struct sum *sum)
+{
+    return run->hang_ms != 0 && !sum->excused && sum->live != 0;
+}
+
 static bool is_hang(const struct mu_watchdog_run *run, const struct sum *sum)
 {
-    if (run->hang_ms == 0 || sum->excused || sum->live == 0) {
-        return false;
-    }
-    return sum->spins == 0 || (sum->still != 0 && sum->spins > sum->still);
+    return is_suspect(run, sum) &&
+           (run->confirmed || sum->spins == 0 ||
+            (!sum->scattered && sum->still != 0 && sum->spins > sum->still));
 }
 
 /* Ranks with equal keys are at the same place. */
@@ -193,6 +206,21 @@ static int name_missing(const struct mu_watchdog_run *run, const struct mu_pulse
     return 0;
 }
 
+static struct mu_watchdog_verdict without_hang(struct mu_watchdog_run *run, const struct sum *sum)
+{
+    struct mu_watchdog_verdict v = {.word = MU_WATCHDOG_NOTHING};
+
+    if (run->hangs) {
+        v.word = MU_WATCHDOG_RESUMED;
+        v.still_ms = run->still_ms;
+        run->hangs = run->confirmed = false;
+    } else if (is_suspect(run, sum)) {
+        v.word = MU_WATCHDOG_SUSPECT;
+        v.still_ms = sum->still_ms;
+    }
+    return v;
+}
+
 int mu_watchdog_judge(struct mu_watchdog_run *run, const struct mu_pulse *pulses, size_t count,
                       uint32_t world, struct mu_watchdog_verdict *ret_verdict, uint32_t *missing)
 {
@@ -200,14 +228,13 @@ int mu_watchdog_judge(struct mu_watchdog_run *run, const struct mu_pulse *pulses
     struct sum sum = add_up(run, pulses, count);
     int err;
 
-    if (count < world || !is_hang(run, &sum)) {
-        /* While somebody is not heard from, a hang that was told is neither over nor confirmed. */
-        if (run->hangs && count >= world) {
-            v.word = MU_WATCHDOG_RESUMED;
-            v.still_ms = run->still_ms;
-            run->hangs = false;
-        }
+    if (count < world) {
+        /* While somebody is not heard from, a hang that was told goes on, and is not over. */
         *ret_verdict = v;
+        return 0;
+    }
+    if (!is_hang(run, &sum)) {
+        *ret_verdict = without_hang(run, &sum);
         return 0;
     }
     v.word = run->hangs ? MU_WATCHDOG_HANGING : MU_WATCHDOG_HANG;

@@ -449,39 +449,6 @@ static void on_answer(void *context, uint32_t node, const struct mu_stacks_answe
     }
 }
 
-static bool are_ranks(const struct mu_agent_watchdog *d, const uint32_t *ranks, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        if (ranks[i] >= d->world) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* If places do not tell who is missing, because all ranks are in the same one or there are as many
- * places as ranks, the flight recorders may. */
-static void name_by_flights(struct mu_agent_watchdog *d)
-{
-    struct mu_watchdog_verdict *v = &d->verdict;
-    struct mu_flight_compare c;
-
-    if (v->missing_count != 0 && !v->split) {
-        return;
-    }
-    mu_flight_compare_init(&c);
-    if (d->flights.count != 0 && mu_flights_compare(&d->flights, &c) == 0 && c.finding_count != 0 &&
-        c.findings[0].fault <= MU_FLIGHT_OTHER_TYPES && c.findings[0].count < d->world &&
-        are_ranks(d, c.ranks + c.findings[0].first, c.findings[0].count)) {
-        v->split = false;
-        v->missing_count = c.findings[0].count;
-        for (uint32_t i = 0; i < v->missing_count; i++) {
-            d->missing[i] = c.ranks[c.findings[0].first + i];
-        }
-    }
-    mu_flight_compare_fini(&c);
-}
-
 static void name_node(struct mu_agent_service *s)
 {
     struct mu_agent_watchdog *d = &s->watchdog;
@@ -499,8 +466,9 @@ static void on_asked(struct mu_stacks_ask *ask, int status)
     struct mu_agent_service *s = MU_CONTAINER_OF(d, struct mu_agent_service, watchdog);
 
     d->asking = false;
-    if (status != MUSTER_ECANCELED && d->sampling && s->round != NULL && !s->round->closing) {
-        name_by_flights(d);
+    if (status != MUSTER_ECANCELED && d->sampling && s->round != NULL && !s->round->closing &&
+        (!d->suspects || mu_agent_hang_confirm(s))) {
+        mu_agent_hang_name(d);
         name_node(s);
         tell_hang(s->round);
     }
@@ -522,7 +490,9 @@ static void find_places(struct mu_agent_round *r)
         .timeout_ms = ASK_MS, .answer = on_answer, .done = on_asked, .context = d};
     d->asking = mu_agent_stacks_ask(r->s, &d->ask) == 0;
     if (!d->asking) {
-        tell_hang(r);
+        if (!d->suspects) {
+            tell_hang(r);
+        }
         mu_groups_fini(&d->groups);
         mu_flights_fini(&d->flights);
     }
@@ -583,7 +553,17 @@ static void judge(struct mu_agent_round *r)
         return;
     }
     d->verdict = v;
+    d->suspects = v.word == MU_WATCHDOG_SUSPECT;
+    if (!d->suspects) {
+        mu_free(d->suspicion);
+        d->suspicion = NULL;
+    }
     switch (v.word) {
+    case MU_WATCHDOG_SUSPECT:
+        if (!mu_mono_before(mu_env_now(r->s->env).mono, d->suspect_due)) {
+            find_places(r);
+        }
+        break;
     case MU_WATCHDOG_HANG:
         find_places(r);
         break;
@@ -734,6 +714,9 @@ void mu_agent_hang_reset(struct mu_agent_service *s)
     struct mu_agent_watchdog *d = &s->watchdog;
 
     mu_watchdog_run_init(&d->run, d->hang_ms);
+    mu_free(d->suspicion);
+    d->suspicion = NULL;
+    d->suspect_due = mu_env_now(s->env).mono;
     if (d->asking) {
         mu_stacks_ask_cancel(&d->ask);
     }

@@ -14,11 +14,16 @@
  * it while their workers stand still. The agent of the worker that is missing does what the action
  * asks for.
  *
+ * If too many workers compute to tell whether the run hangs, as they do while they wait for their
+ * GPUs, it asks as well, but seldom. If the flight recorders then have ranks in different
+ * collectives, or in one with different sizes, and say the same a while later, the run hangs.
+ *
  * The kernel can hold up whoever reads a worker's memory, for as long as the worker likes. So a
  * sample that does not come is not waited for: another thread takes the next ones, and leaves out
  * the stack of the worker at which the first is stuck.
  *
- * watchdog.c has the samples, hang.c what agents say to each other.
+ * watchdog.c has the samples, hang.c what agents say to each other, hang_flight.c what flight
+ * recorders add to that.
  */
 #ifndef MU_AGENT_WATCHDOG_H
 #define MU_AGENT_WATCHDOG_H
@@ -84,6 +89,9 @@ struct mu_agent_watchdog {
     struct mu_watchdog_verdict verdict;
     struct mu_stacks_ask ask;
     bool asking;
+    bool suspects;         /* a run that may compute as well: only its flight recorders can tell */
+    mu_mono_t suspect_due; /* when they are asked next, at the earliest */
+    char *suspicion;       /* what they said when they were asked last; NULL: nothing */
     struct mu_groups groups; /* while `asking` */
     struct mu_flights flights;
     char missing_node[64];
@@ -123,6 +131,10 @@ void mu_agent_hang_init(struct mu_agent_service *s);
 void mu_agent_hang_turn(struct mu_agent_service *s);
 /** Other workers run now: what was said of the last ones is forgotten. */
 void mu_agent_hang_reset(struct mu_agent_service *s);
+/** What the flight recorders that were just asked say of a suspect. Returns whether it hangs. */
+bool mu_agent_hang_confirm(struct mu_agent_service *s);
+/** If places do not tell who is missing, the flight recorders may: changes the verdict. */
+void mu_agent_hang_name(struct mu_agent_watchdog *d);
 /** A hang is news for the verdict only if it was not over long before the end. */
 void mu_agent_hang_end(struct mu_agent_service *s);
 

@@ -234,6 +234,8 @@ static void test_compare_tells_whose_sizes_and_types_differ(void **unused)
     expect(&r, 0, MU_FLIGHT_OTHER_SIZES, 5,
            "rank 5 entered all_reduce #9 of group default with sizes [[1000]], "
            "but ranks 0-4,6,7 with [[1024]]");
+    assert_true(mu_flight_is_certain(&r.c, RANKS));
+    assert_false(mu_flight_is_certain(&r.c, 1));
     end(&r);
     begin(&r, RANKS);
     group_all(&r);
@@ -425,6 +427,8 @@ static void test_compare_looks_into_coalesced_collectives(void **unused)
     assert_int_equal(r.c.finding_count, 1);
     expect(&r, 0, MU_FLIGHT_OTHER_OP, 6,
            "rank 6 entered all_reduce #4 of group default, but ranks 0-5,7 entered broadcast");
+    /* They have ended it. */
+    assert_false(mu_flight_is_certain(&r.c, RANKS));
     end(&r);
 }
 
@@ -462,6 +466,7 @@ static void test_compare_tells_what_was_left_out_of_a_coalesced_collective(void 
     expect(&r, 0, MU_FLIGHT_LEFT_OUT, 6,
            "ranks 0-5,7 entered all_gather #4 of group default, "
            "which rank 6 left out for all_reduce #5");
+    assert_false(mu_flight_is_certain(&r.c, RANKS));
     end(&r);
 }
 

@@ -449,10 +449,41 @@ static void test_watchdog_ranks_that_spin_in_one_place_stand_still(void **unused
     assert_false(act_for(&w, ALL, ACT_SPIN, ACT_SPIN, 600));
     for (int i = 0; i < 600; i++) {
         world_second(&w, two_places);
-        assert_int_equal(w.verdict.word, MU_WATCHDOG_NOTHING);
+        assert_int_not_equal(w.verdict.word, MU_WATCHDOG_HANG);
     }
     assert_true(act_for(&w, 0x1fu, ACT_SPIN, ACT_SLEEP, HANG_S + 10));
     assert_int_equal(w.missing, 0xe0u);
+    world_end(&w);
+}
+
+/* Most compute, and not in one place: as GPUs that wait in different collectives, and as healthy
+ * jobs. Somebody else must say which it is. */
+static void test_watchdog_suspects_where_it_cannot_tell(void **unused)
+{
+    struct world w;
+
+    (void)unused;
+    world_begin(&w, 1);
+    assert_false(act_for(&w, RANK(3), ACT_CRUNCH, ACT_SPIN, HANG_S - 1));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_NOTHING);
+    assert_false(act_for(&w, RANK(3), ACT_CRUNCH, ACT_SPIN, 20));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_SUSPECT);
+    assert_true(w.verdict.still_ms >= (uint64_t)HANG_S * 1000);
+    assert_int_equal(w.verdict.missing_count, 0);
+    mu_watchdog_run_confirm(&w.run, w.verdict.still_ms);
+    assert_false(act_for(&w, RANK(3), ACT_CRUNCH, ACT_SPIN, 2));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_HANGING);
+    /* It is seen at the next look. */
+    for (int i = 0; i < 10 && w.verdict.word == MU_WATCHDOG_HANGING; i++) {
+        assert_false(act_for(&w, RANK(3), ACT_TRAIN, ACT_SPIN, 1));
+    }
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_RESUMED);
+    assert_false(act_for(&w, RANK(3), ACT_CRUNCH, ACT_SPIN, 2 * HANG_S));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_SUSPECT);
+    assert_false(act_for(&w, 0, ACT_SPIN, ACT_SPIN, 2 * HANG_S));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_SUSPECT);
+    assert_false(act_for(&w, RANK(3), ACT_TRAIN, ACT_SPIN, 10));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_NOTHING);
     world_end(&w);
 }
 
@@ -906,6 +937,7 @@ int main(void)
         cmocka_unit_test(test_watchdog_silences_that_are_alike_are_not_a_hang_until_then),
         cmocka_unit_test(test_watchdog_a_rank_that_waits_for_others_may_burn_cpu_time),
         cmocka_unit_test(test_watchdog_ranks_that_spin_in_one_place_stand_still),
+        cmocka_unit_test(test_watchdog_suspects_where_it_cannot_tell),
         cmocka_unit_test(test_watchdog_whoever_waits_for_requests_or_a_person_is_not_hung),
         cmocka_unit_test(test_watchdog_begins_anew_after_a_debugger),
         cmocka_unit_test(test_watchdog_a_late_sample_is_not_counted),
