@@ -108,9 +108,9 @@ static bool moves_itself(const struct mu_watchdog *w, const struct mu_watchdog_w
 
 /* Whether bytes on the network may be this worker's. */
 static bool may_receive(const struct mu_watchdog *w, const struct mu_watchdog_worker *k,
-                        const struct step *t)
+                        const struct mu_watchdog_sample *s, const struct step *t)
 {
-    return k->stance != MU_STANCE_OTHERS && k->still_ns < w->config.hang_ns &&
+    return !s->stopped && k->stance != MU_STANCE_OTHERS && k->still_ns < w->config.hang_ns &&
            k->lent_ns < w->config.lend_ns &&
            has_moved(w->node.net_bytes, t->node->net_bytes, w->config.net_floor, t->ns);
 }
@@ -147,7 +147,7 @@ static void sample_worker(struct mu_watchdog *w, struct mu_watchdog_worker *k,
                           const struct mu_watchdog_sample *s, const struct step *t)
 {
     bool itself = k->sampled && moves_itself(w, k, s, t);
-    bool receives = k->sampled && !itself && may_receive(w, k, t);
+    bool receives = k->sampled && !itself && may_receive(w, k, s, t);
     bool outside = itself || receives;
     bool first = !k->sampled;
     bool other_place;

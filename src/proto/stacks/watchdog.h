@@ -37,11 +37,11 @@
  * What counts as a move: CPU time of the worker and its descendants (busy_permille of one core);
  * bytes read or written; output; a change of a key in the store; a mark of progress; another stack
  * than at the last look; more memory than ever before; bytes that move on the disk while a thread
- * waits for it, or on the network while the worker does not wait for other ranks. The network is
- * the machine's, and others may use it: it alone excuses a worker for lend_ns at most, and not one
- * that has stood still for hang_ns, so that others' bytes do not end a hang that was told. So
- * imports, compilation, checkpoints, loading of data and an evaluation on one rank move, and a rank
- * that computes is busy however long it takes.
+ * waits for it, or on the network while the worker does not wait for other ranks and is not
+ * stopped. The network is the machine's, and others may use it: it alone excuses a worker for
+ * lend_ns at most, and not one that has stood still for hang_ns, so that others' bytes do not end a
+ * hang that was told. So imports, compilation, checkpoints, loading of data and an evaluation on
+ * one rank move, and a rank that computes is busy however long it takes.
  *
  * Rules, each with a test of that name:
  *  - no alarm while one rank moves: the others may be waiting for it;

@@ -40,8 +40,9 @@ enum act {
     ACT_STARVED,        /* waits for its data loader, which does nothing */
     ACT_FED,            /* waits for its data loader, which computes */
     ACT_STOPPED,
-    ACT_FROZEN, /* in a frozen cgroup, where nobody can look */
-    ACT_PIPE,   /* writes to a pipe that nobody reads */
+    ACT_STREAM_STOPPED, /* the same, while somebody else uses the network */
+    ACT_FROZEN,         /* in a frozen cgroup, where nobody can look */
+    ACT_PIPE,           /* writes to a pipe that nobody reads */
     ACT_TEARDOWN,
     ACT_ENDED,
     ACT_IMPORT,   /* reads files */
@@ -80,6 +81,7 @@ static const struct {
     [ACT_STARVED] = {3, 109, MU_STANCE_UNKNOWN, false},
     [ACT_FED] = {3, 109, MU_STANCE_UNKNOWN, false},
     [ACT_STOPPED] = {0, 110, MU_STANCE_OTHERS, false},
+    [ACT_STREAM_STOPPED] = {0, 110, MU_STANCE_UNKNOWN, false},
     [ACT_FROZEN] = {0, 111, MU_STANCE_UNKNOWN, true},
     [ACT_PIPE] = {0, 112, MU_STANCE_UNKNOWN, false},
     [ACT_TEARDOWN] = {1, 113, MU_STANCE_UNKNOWN, false},
@@ -149,7 +151,7 @@ static void act_out(struct world *w, uint32_t rank, enum act act)
     s->cpu_ns += acts[act].cpu_ms * MS;
     s->family_ns += act == ACT_POOL || act == ACT_FED ? 400 * MS : 0;
     s->cpu_ns += w->noise_ms == 0 ? 0 : mu_prng_below(&w->prng, w->noise_ms) * MS;
-    s->stopped = act == ACT_STOPPED;
+    s->stopped = act == ACT_STOPPED || act == ACT_STREAM_STOPPED;
     s->traced = act == ACT_TRACED;
     s->ended = act == ACT_ENDED;
     s->unseen = act == ACT_HIDDEN;
@@ -160,8 +162,11 @@ static void act_out(struct world *w, uint32_t rank, enum act act)
     s->store_ops += act == ACT_STORE && tick ? 1 : 0;
     s->marks += act == ACT_MARK && tick ? 1 : 0;
     w->nodes[rank / LOCAL].disk_bytes += act == ACT_FSYNC ? 4096 : 0;
-    w->nodes[rank / LOCAL].net_bytes +=
-        act == ACT_DOWNLOAD || act == ACT_STREAM || act == ACT_STREAM_AT_LOCK ? 1 << 20 : 2000;
+    w->nodes[rank / LOCAL].net_bytes += act == ACT_DOWNLOAD || act == ACT_STREAM ||
+                                                act == ACT_STREAM_AT_LOCK ||
+                                                act == ACT_STREAM_STOPPED
+                                            ? 1 << 20
+                                            : 2000;
     s->place = 0;
     /* As a driver does, the stack is read only when it is wanted. */
     if (!acts[act].unseen && !w->blind &&
@@ -261,6 +266,7 @@ static const struct hang {
     {"GIL held in C", ACT_GIL, ACT_REDUCE, ACT_TRAIN, NAMED_ODD},
     {"data loader starved", ACT_STARVED, ACT_REDUCE, ACT_TRAIN, NAMED_ODD},
     {"SIGSTOP", ACT_STOPPED, ACT_REDUCE, ACT_TRAIN, NAMED_ODD},
+    {"SIGSTOP on a busy network", ACT_STREAM_STOPPED, ACT_REDUCE, ACT_TRAIN, NAMED_ODD},
     {"frozen cgroup", ACT_FROZEN, ACT_REDUCE, ACT_TRAIN, NAMED_ODD},
     {"blocked pipe", ACT_PIPE, ACT_REDUCE, ACT_TRAIN, NAMED_ODD},
     {"one rank skips a collective", ACT_BROADCAST, ACT_REDUCE, ACT_TRAIN, NAMED_ODD},
