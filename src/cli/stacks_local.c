@@ -309,9 +309,10 @@ static int show_all(const struct stacks_options *o, const struct machine *m)
     }
     if (shown == 0) {
         return cli_fail(CLI_FAILED,
-                        "no worker of `muster run` is on this machine%s; name the run's nodes with "
+                        "no worker of %s%s%s is on this machine; name the run's nodes with "
                         "--rdzv-endpoint, or any processes with --pid",
-                        o->run_id != NULL ? " in that run" : "");
+                        o->run_id != NULL ? "run \"" : "`muster run`",
+                        o->run_id != NULL ? o->run_id : "", o->run_id != NULL ? "\"" : "");
     }
     return code;
 }

@@ -111,8 +111,10 @@ def test_warm():
 
 
 def test_no_worker():
-    code, out, err = stacks("--rdzv-id", "nobody-" + uuid.uuid4().hex)
-    checks.ok(code == 1 and out == "" and "no worker" in err, "there is none", (code, out, err))
+    run_id = "nobody-" + uuid.uuid4().hex
+    code, out, err = stacks("--rdzv-id", run_id)
+    checks.ok(code == 1 and out == "" and "no worker of run \"%s\" is on this machine" % run_id in err,
+              "there is none", (code, out, err))
 
 
 def test_other_backends():
