@@ -211,6 +211,7 @@ static void begin_anew(struct mu_watchdog_worker *k, const struct mu_watchdog_sa
         k->state = MU_PULSE_ENDED;
     } else if (k->sampled) {
         k->last = *s;
+        k->memory_high = s->memory_bytes > k->memory_high ? s->memory_bytes : k->memory_high;
     }
 }
 

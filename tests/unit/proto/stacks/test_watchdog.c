@@ -628,6 +628,10 @@ static void test_watchdog_what_we_made_workers_do_is_no_evidence(void **unused)
     assert_int_equal(w.verdict.word, MU_WATCHDOG_HANGING);
     assert_false(act_for(&w, RANK(2), ACT_LOCK, ACT_REDUCE, 30));
     assert_int_equal(w.verdict.word, MU_WATCHDOG_HANGING);
+    disturb(&w); /* What they needed for that, they keep. */
+    assert_false(act_for(&w, ALL, ACT_DOWNLOAD, ACT_DOWNLOAD, 1));
+    assert_false(act_for(&w, RANK(2), ACT_LOCK, ACT_REDUCE, 1));
+    assert_int_equal(w.verdict.word, MU_WATCHDOG_HANGING);
     disturb(&w); /* But what they do by themselves after that counts. */
     assert_false(act_for(&w, ALL, ACT_TRAIN, ACT_TRAIN, 2));
     assert_int_equal(w.verdict.word, MU_WATCHDOG_RESUMED);
