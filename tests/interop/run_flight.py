@@ -39,14 +39,15 @@ ATTACKS = {
 
 
 class Job:
-    """`stacks` gives much more time than it takes: a node that answers late would be left out."""
+    """On a machine with much else to do, agents are slow: no node is lost for that (--detect), and
+    `stacks` gives much more time than it takes, as a node that answers late would be left out."""
 
     def __init__(self, directory, what, *options, settings=()):
         self.endpoint = "127.0.0.1:%d" % free_port()
         self.verdict = os.path.join(directory, "verdict")
         self.agents = [Agent(["env", *settings,
             muster_path(), "run", "--nnodes=2", "--nproc-per-node=%d" % WORKERS, "--rdzv-id=flight",
-            "--rdzv-endpoint=" + self.endpoint, "--local-addr=127.0.0.1", "--grace=2s",
+            "--rdzv-endpoint=" + self.endpoint, "--local-addr=127.0.0.1", "--grace=2s", "--detect=60s",
             "--verdict=%s%d" % (self.verdict, i)] + list(options) +
             [WORKER, what, str(VICTIM), directory], directory) for i in range(2)]
 
