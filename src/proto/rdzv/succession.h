@@ -349,9 +349,10 @@ struct mu_succession {
     uint32_t ready[MU_SUCCESSION_CONFIGS]; /* voters of each base that are ready: BOUND */
     bool insists;                          /* no majority is needed, until a round is committed */
     uint32_t left[MU_SUCCESSION_CONFIGS];  /* voters of each base that left in good order */
-    struct mu_electorate preparing;        /* the round that is being prepared, or was last */
-    enum mu_succession_step step;          /* how far it is; 0: it is given up, or has not begun */
-    uint32_t probe_entry;                  /* of the line */
+    uint64_t marks[MU_SUCCESSION_WORLD_MAX / 64]; /* votes that a peer may have; see mark() */
+    struct mu_electorate preparing; /* the round that is being prepared, or was last */
+    enum mu_succession_step step;   /* how far it is; 0: it is given up, or has not begun */
+    uint32_t probe_entry;           /* of the line */
     mu_mono_t probe_at;
     uint32_t missing_count;
     char missing[MU_SUCCESSION_MISSING][MU_SUCCESSION_NAME_MAX + 1]; /* voters that were lost */

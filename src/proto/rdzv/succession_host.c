@@ -24,6 +24,30 @@ static bool is_bound(const struct mu_succession_peer *peer, uint32_t base)
            (peer->old || peer->said == MU_SUCCESSION_BOUND);
 }
 
+/* The mark of a vote. Each base has as many as fit: if these are fewer than its voters, two of them
+ * share one. */
+static uint32_t mark_of(const struct mu_succession *m, uint32_t base, uint32_t rank)
+{
+    return (base * (MU_SUCCESSION_WORLD_MAX / m->base_count) + rank) % MU_SUCCESSION_WORLD_MAX;
+}
+
+/* Notes that a peer has these votes. False: no peer had any of them since the marks were made. */
+static bool mark(struct mu_succession *m, const struct mu_succession_peer *peer)
+{
+    bool had = false;
+
+    for (uint32_t i = 0; i < m->base_count; i++) {
+        if (peer->votes[i] != MU_SUCCESSION_NO_RANK) {
+            uint32_t at = mark_of(m, i, peer->votes[i]);
+            uint64_t bit = UINT64_C(1) << at % 64;
+
+            had = had || (m->marks[at / 64] & bit) != 0;
+            m->marks[at / 64] |= bit;
+        }
+    }
+    return had;
+}
+
 static void count_in(struct mu_succession *m, const struct mu_succession_peer *peer)
 {
     m->told += is_told(peer);
@@ -44,8 +68,10 @@ static void count_anew(struct mu_succession *m)
 {
     m->told = 0;
     memset(m->ready, 0, sizeof(m->ready));
+    memset(m->marks, 0, sizeof(m->marks));
     MU_LIST_FOREACH (it, &m->peers) {
         count_in(m, mu_succession_peer_of(it));
+        (void)mark(m, mu_succession_peer_of(it));
     }
 }
 
@@ -153,10 +179,10 @@ static bool has_vote(const struct mu_succession *m, const struct mu_succession_p
     return false;
 }
 
-/* A voter that joins again has one vote. */
+/* A voter that joins again has one vote. Most have not joined before, and are not looked for. */
 static void take_votes_away(struct mu_succession *m, const struct mu_succession_peer *peer)
 {
-    if (!has_vote(m, peer)) {
+    if (!mark(m, peer)) {
         return;
     }
     MU_LIST_FOREACH (it, &m->peers) {
