@@ -105,6 +105,7 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_rdzv_succession,
     &mu_sim_scenario_rdzv_succession_early,
     &mu_sim_scenario_rdzv_succession_legacy,
+    &mu_sim_scenario_rdzv_succession_lines,
     &mu_sim_scenario_rdzv_succession_minority,
     &mu_sim_scenario_rdzv_succession_prepared,
     &mu_sim_scenario_rdzv_succession_round,

@@ -125,6 +125,7 @@ extern const struct mu_sim_scenario mu_sim_scenario_rdzv_shuffled;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_succession;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_succession_early;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_succession_legacy;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_succession_lines;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_succession_minority;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_succession_prepared;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_succession_round;

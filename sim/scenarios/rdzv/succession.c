@@ -62,6 +62,7 @@ struct formed {
 struct world {
     struct mu_sim *sim;
     enum succ_bug bug;
+    bool turned; /* Half of the nodes have the line in another order. */
     uint32_t nodes, endpoints;
     struct place places[SUCC_NODES_MAX];
     struct succ_truth truth;
@@ -411,6 +412,7 @@ static int start_agent(struct mu_env *env, void *arg)
     a->beat_at = now_of(a);
     a->node.truth = &world->truth;
     a->node.bug = world->bug;
+    a->node.turned = world->turned && place->id % 2 != 0;
     a->node.send = send_msg;
     a->node.failed = node_failed;
     a->node.context = a;
@@ -578,13 +580,14 @@ static void note_end(struct world *world)
         world->nodes, hosts, world->truth.commit_count, can_go_on(world) ? "must" : "need not");
 }
 
-static void run_world(struct mu_sim *sim, enum succ_bug bug)
+static void run_world(struct mu_sim *sim, enum succ_bug bug, bool turned)
 {
     struct mu_prng *prng = mu_sim_prng(sim);
     struct world *world = mu_calloc(1, sizeof(*world));
 
     world->sim = sim;
     world->bug = bug;
+    world->turned = turned;
     world->nodes = 3 + (uint32_t)mu_prng_below(prng, SUCC_NODES_MAX - 2);
     world->endpoints = mu_prng_chance(prng, 500000) ? 1 : 3;
     draw_deaths(world, prng);
@@ -624,11 +627,15 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 
 SIM_SCENARIO(rdzv_succession, "rdzv-succession",
              "hosts are lost at any step, and succeeded: never two, and the run goes on",
-             draw_faults, false, run_world(sim, SUCC_BUG_NONE))
+             draw_faults, false, run_world(sim, SUCC_BUG_NONE, false))
+
+SIM_SCENARIO(rdzv_succession_lines, "rdzv-succession-lines",
+             "the same when the nodes do not agree on the order of the line", draw_faults, false,
+             run_world(sim, SUCC_BUG_NONE, true))
 
 #define PLANTED(id, bug, what)                                                                     \
     SIM_SCENARIO(rdzv_succession_##id, "rdzv-succession-" #id, "planted bug: " what, draw_faults,  \
-                 true, run_world(sim, bug))
+                 true, run_world(sim, bug, false))
 
 PLANTED(twice, SUCC_BUG_PROMISE_TWICE, "a promise is forgotten once it is given")
 PLANTED(minority, SUCC_BUG_MINORITY, "one promise makes a host")

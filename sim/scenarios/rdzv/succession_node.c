@@ -593,5 +593,8 @@ void succ_node_start(struct succ_node *n, mu_mono_t now, uint32_t id, uint32_t c
                         &(struct mu_succession_line){.count = endpoints, .heirs = heirs},
                         id < endpoints && !anew ? id : MU_SUCCESSION_NO_RANK);
     pump(n, now);
-    mu_succession_set_line(&n->m, &(struct mu_succession_line){.count = count, .heirs = heirs});
+    for (uint32_t i = 0; i < count; i++) {
+        n->line[i] = heirs[n->turned && i >= endpoints ? endpoints + count - 1 - i : i];
+    }
+    mu_succession_set_line(&n->m, &(struct mu_succession_line){.count = count, .heirs = n->line});
 }

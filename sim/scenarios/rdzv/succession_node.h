@@ -90,6 +90,9 @@ struct succ_node {
     uint32_t id;
     uint32_t count; /* of nodes in the world */
     enum succ_bug bug;
+    bool turned; /* Its line has the nodes that are no endpoints in the opposite order, as if it had
+                    not heard of a round that gave them other ranks. */
+    struct mu_succession_heir line[SUCC_NODES_MAX];
     struct succ_truth *truth;
 
     /* What it does as a client. */
@@ -114,7 +117,7 @@ struct succ_node {
 };
 
 /** The endpoints are the first `endpoints` nodes of `count`; one that is started `anew` has no vote
- * there. The rest of the struct is zero but for the truth, the bug, and what it calls. */
+ * there. The rest of the struct is zero but for the truth, the bug, `turned` and what it calls. */
 void succ_node_start(struct succ_node *n, mu_mono_t now, uint32_t id, uint32_t count,
                      uint32_t endpoints, bool anew, uint64_t seed);
 void succ_node_receive(struct succ_node *n, mu_mono_t now, uint32_t from,
