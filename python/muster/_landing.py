@@ -109,7 +109,10 @@ class Landing:
         """Brings what arrived beside the caller's tensors into them, and sets the rest."""
         plan = self.plan
         assert plan is not None
-        plan.check_marks(described, [it.name for it in self.entries])
+        try:
+            plan.check_marks(described, [it.name for it in self.entries])
+        except Mismatch as error:
+            raise Mismatch(f"{error}; the tensors have been written") from None
         for i, view in self._staged.items():
             self.slots[i].read_tensor(view, wait=False)  # type: ignore[union-attr]
         tied = []

@@ -370,6 +370,8 @@ class _Job:
         except InvalidArgument as error:
             if not isinstance(error, Mismatch) and self._is_other_order(str(error)):
                 return self._load_beside()
+            if isinstance(error, Mismatch):
+                setattr(error, "report", self.load.report)
             if isinstance(error, Mismatch) or error.code != EINVAL:
                 raise
             mismatch = Mismatch(f"the state does not fit: {error}")
