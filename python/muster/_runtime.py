@@ -7,6 +7,7 @@ closed.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import ctypes
 import itertools
@@ -199,11 +200,11 @@ class Handle(Unique):
 
     def _finish_last(self) -> None:
         """Closes it when the last call that uses it has ended."""
-        with self._idle:
+        with self._lock:
             while self._uses:
                 self._idle.wait(1.0)
         self._free()
-        with self._idle:
+        with self._lock:
             while not self._over:
                 self._idle.wait(0.05)  # the thread of that call ends it
 
@@ -220,7 +221,7 @@ class Handle(Unique):
                 if self._runtime is not None:
                     self._runtime._forget(self)
                 self._over = True
-                with self._idle:
+                with self._lock:
                     self._idle.notify_all()
         return 0
 
@@ -319,13 +320,20 @@ def forked_error(what: str) -> MusterError:
 
 
 class _Interruptible:
-    """A call that is made on a thread of its own while the main thread waits for it."""
+    """A call that is made on a thread of its own while the main thread waits for it.
+
+    Ctrl-C may come after any step of Python's, also in Python's own modules: `Event` and
+    `Thread.start()` could be left with a lock taken, for which the other thread would wait for
+    ever. So both ends meet at locks alone, each of whose operations is one step.
+    """
 
     def __init__(self, call: Callable[[], int], abandon: Callable[[int], None]) -> None:
         self._call = call
         self._abandon = abandon
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._done = _thread.allocate_lock()  # taken until the call has ended
+        self._done.acquire()
+        self._ended = False
         self._left = False
         self._code = 0
         self._error: Optional[BaseException] = None
@@ -338,23 +346,24 @@ class _Interruptible:
         except BaseException as error:  # noqa: BLE001 - handed to the caller
             self._code, self._error = -1, error
         with self._lock:
-            self._ended.set()
+            self._ended = True
             left = self._left
+        self._done.release()
         if left:
             self._abandon(self._code)
 
     def make(self) -> int:
         try:
             try:
-                threading.Thread(target=self._run, name="muster-call", daemon=True).start()
+                _thread.start_new_thread(self._run, ())
             except RuntimeError:
                 self._run()  # the interpreter ends, and starts no more threads
-            while not self._ended.wait(3600):
+            while not self._done.acquire(timeout=3600):
                 pass
         except BaseException:
             with self._lock:
                 self._left = True
-                late = self._ended.is_set()
+                late = self._ended
             if late:
                 self._abandon(self._code)
             raise

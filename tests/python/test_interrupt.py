@@ -235,6 +235,44 @@ def test_runtime_ends_after_a_storm() -> None:
     checks.equal(threads(), before, "the runtime's thread has ended")
 
 
+def test_at_each_step_of_a_call_on_a_thread_of_its_own() -> None:
+    """Not at random moments but after each line and at each return of the thread that waits, those
+    of Python's own modules included: it neither hangs nor leaves a thread behind that does."""
+    program = """
+import faulthandler, os, sys, time
+from muster import _runtime
+faulthandler.dump_traceback_later(40, exit=True)
+threads = lambda: len(os.listdir("/proc/self/task"))
+before, step, interrupted = threads(), 0, True
+while interrupted:
+    step, count, interrupted = step + 1, 0, False
+    def trace(frame, event, arg):
+        global count, interrupted
+        count += event != "call"
+        if count == step:
+            sys.settrace(None)
+            interrupted = True
+            raise KeyboardInterrupt
+        return trace
+    sys.settrace(trace)
+    try:
+        _runtime.call_interruptibly(lambda: time.sleep(0.01) or 0, lambda code: None)
+    except KeyboardInterrupt:
+        pass
+    sys.settrace(None)
+    end = time.monotonic() + 5
+    while threads() != before and time.monotonic() < end:
+        time.sleep(0.001)
+    if threads() != before:
+        sys.exit(f"step {step} leaves a thread behind")
+print(step > 10)
+"""
+    ended = harness.run(program)
+    checks.equal((ended.code, ended.out), (0, "True\n"), "Ctrl-C at each step")
+    if ended.code != 0:
+        checks.note(ended.err)
+
+
 def test_handler_that_uses_the_store() -> None:
     """A signal's handler runs between two steps of whatever the main thread does; it may use the
     same store, and does not wait for what it interrupts."""
