@@ -116,6 +116,9 @@ def lose_one(job, number, ranks, victim):
     began = time.time()
     job.agents.pop(victim).kill()
     number, now = job.await_round(number)
+    while victim in now.values():
+        checks.note("round %d began before the kill: %s" % (number, job.words()))
+        number, now = job.await_round(number)
     for rank, host in ranks.items():
         if rank not in lost:
             checks.equal(now[rank], host, "rank %d after the loss of %s" % (rank, victim))
