@@ -233,6 +233,8 @@ def large(checks, muster):
         job = Job(muster, directory, more='print("large", len(os.environ["LARGE"]), flush=True)')
         checks.ok(job.wait("standbys wait"), "large: standbys come")
         del os.environ["LARGE"]
+        # The first that ends takes the other one with it, which may not have said it yet.
+        wait_until(lambda: job.text().count("large 110000") == 2, job.text())
         job.go(0)
         wait_until(lambda: len(job.starts(1)) == 2, job.text())
         job.go(1, last=True)
