@@ -5,11 +5,14 @@
  * dies.
  *
  *     const char *swarm[] = {"/ip4/10.0.0.1/tcp/31337/p2p/12D3KooW..."};
+ *     const char *swarm_peers[] = {"12D3KooW..."};
  *     struct muster_average_config config = muster_average_config_defaults();
  *     config.prefix = "run7_params";           the same at all members
  *     config.tensors = tensors;                averaged in place
  *     config.tensor_count = n;
  *     config.listen = "/ip4/0.0.0.0/tcp/0";
+ *     config.allow = swarm_peers;              who may connect; or the runtime is insecure
+ *     config.allow_count = 1;
  *     config.dht = swarm;
  *     config.dht_count = 1;
  *     muster_average_open(rt, &config, &average);
@@ -71,7 +74,8 @@ struct muster_average_config {
                                            values of a part: with a "TrainingStateAverager" that of
                                            the model's parameter. NULL: the tensor's own */
     const char *averager; /* the class of all members in Python: "DecentralizedAverager",
-                              "GradientAverager", "TrainingStateAverager" or one of yours. NULL:
+                              "GradientAverager", "PowerSGDGradientAverager" (with `power_rank`),
+                              "TrainingStateAverager" or one of yours. NULL:
                               "DecentralizedAverager". Not on the native wire */
     const char *encoding; /* of parts on their way, the same at all members: "NONE", "FLOAT16",
                               "MEANSTD_16BIT", "QUANTILE_8BIT", "UNIFORM_8BIT", "BLOCKWISE_8BIT";
@@ -105,6 +109,12 @@ struct muster_average_config {
     const char *wire; /* "hivemind", or "native": a wire of muster's own, which loses nothing when a
                          member dies. The same at all members: those of different wires never meet.
                          NULL: "hivemind" */
+    uint32_t power_rank; /* on hivemind's wire: PowerSGD of that rank, 1 to 64. Tensors with more
+                            than one axis are averaged as two thin matrices, and what these do not
+                            carry is kept for the next step. Then `averager` is by default
+                            "PowerSGDGradientAverager". 0: tensors are averaged whole */
+    double power_ratio;  /* with power_rank: a tensor of which less than this share would be saved
+                            is averaged whole. 0.5 */
 };
 
 /** Fills in the defaults, in a struct that has `size` bytes. */

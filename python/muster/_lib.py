@@ -457,6 +457,8 @@ class AverageConfig(Structure):
         ("dht", POINTER(c_char_p)),
         ("dht_count", c_size_t),
         ("wire", c_char_p),
+        ("power_rank", c_uint32),
+        ("power_ratio", c_double),
     ]
 
 

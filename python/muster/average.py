@@ -12,7 +12,8 @@
             print(f"averaged with {len(result.members)} members")
 
 The other members may be muster's or hivemind's: ``DecentralizedAverager``, ``GradientAverager`` and
-``TrainingStateAverager`` speak this protocol. With ``wire="native"`` all members are muster's, and
+``TrainingStateAverager`` speak this protocol, and ``PowerSGDGradientAverager`` with ``power_rank``.
+Beyond loopback, ``allow`` names the peers that may connect, or the runtime is insecure. With ``wire="native"`` all members are muster's, and
 the death of one loses nothing. Tensors are averaged in place: those of PyTorch, of
 numpy, and buffers of floats.
 
@@ -158,20 +159,26 @@ class Averager(Handle):
         and our own values count nothing
     :param target_size: a group of that size begins at once; otherwise when its time has come
     :param min_size: with fewer members there is no group
-    :param group_bits: of our first bucket, such as ``"01"``
+    :param group_bits: of our first bucket, such as ``"01"``: peers meet in buckets, and go to others
+        after each step, which mixes them
     :param matchmaking: how many seconds a group waits for others
     :param request_timeout: for a leader to answer; shorter than ``matchmaking``
     :param sender_timeout: for the next part of a member; then it is left out
     :param reducer_timeout: for the next average of a member; then its share stays ours
     :param reduce_timeout: for all of it, once there is a group
     :param part_bytes: of a part, the same at all members
+    :param power_rank: PowerSGD of that rank, for groups of hivemind's
+        ``PowerSGDGradientAverager``: gradients with more than one axis are averaged as two thin
+        matrices, and what these do not carry is kept for the next step
+    :param power_ratio: a tensor of which less than this share would be saved is averaged whole
     :param described: with a ``TrainingStateAverager``, the types of the model's parameters, such as
         ``"BF16"``, one for each tensor
     :param through: a ``muster.state.Donor`` in a DHT: the same peer shares its state and averages.
         Then the parameters below, and ``dht``, are not used
     :param listen: a multiaddr; by default any port on loopback
     :param key: the file of our peer key; "" for a new key
-    :param allow: ids of peers that may connect
+    :param allow: ids of peers that may connect; beyond loopback it is needed, unless the runtime is
+        insecure
     """
 
     _close_function = "muster_average_close"
@@ -197,6 +204,8 @@ class Averager(Handle):
         reducer_timeout: Optional[float] = None,
         reduce_timeout: Optional[float] = None,
         part_bytes: Optional[int] = None,
+        power_rank: int = 0,
+        power_ratio: float = 0.5,
         described: Optional[Sequence[str]] = None,
         through: Optional[Donor] = None,
         listen: Optional[str] = None,
@@ -227,6 +236,8 @@ class Averager(Handle):
                 setattr(config, field, _lib.milliseconds(seconds))
         if part_bytes is not None:
             config.part_bytes = _lib.whole("part_bytes", part_bytes, 1, 2**31 - 1)
+        config.power_rank = _lib.whole("power_rank", power_rank, 0, 64)
+        config.power_ratio = power_ratio
         if listen is not None:
             config.listen = _lib.encoded(listen)
         elif mode == "client":

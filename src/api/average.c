@@ -49,6 +49,7 @@ void muster_average_config_init(struct muster_average_config *ret, size_t size)
         .reduce_ms = d.reduce_ms,
         .key = "",
         .listen = "/ip4/127.0.0.1/tcp/0",
+        .power_ratio = d.power_ratio,
     };
 
     mu_api_give(ret, size, &ours, sizeof(ours));
@@ -221,7 +222,9 @@ static void start_on_loop(struct mu_door *door)
     config.calls = mu_state_swarm_calls(v->swarm);
     config.dht = mu_state_swarm_dht(v->swarm);
     config.prefix = c->prefix;
-    config.averager = c->averager != NULL ? c->averager : config.averager;
+    config.averager = c->averager != NULL  ? c->averager
+                      : c->power_rank != 0 ? "PowerSGDGradientAverager"
+                                           : config.averager;
     config.layout = &v->layout;
     config.data = v->data;
     config.told = v->told;
@@ -229,6 +232,8 @@ static void start_on_loop(struct mu_door *door)
     config.quant = d->quant;
     config.compression = d->compression;
     config.part_bytes = c->part_bytes;
+    config.power_rank = c->power_rank;
+    config.power_ratio = c->power_ratio;
     config.mode = (enum mu_avg_mode)c->mode;
     config.bits = c->group_bits != NULL ? c->group_bits : "";
     config.target_size = c->target_size;
@@ -294,6 +299,11 @@ static const char *find_fault(muster_runtime *rt, const struct muster_average_co
     }
     if (c->through == NULL && c->listen == NULL && c->mode != MUSTER_AVERAGE_CLIENT) {
         return "without `listen` nobody can call us: use the mode of a client, or listen";
+    }
+    if (c->power_rank == 0 && c->averager != NULL &&
+        strcmp(c->averager, "PowerSGDGradientAverager") == 0) {
+        return "members of a PowerSGDGradientAverager average with a rank: set `power_rank` to "
+               "theirs";
     }
     return take_wire(c, d);
 }
@@ -634,6 +644,18 @@ void muster_average_cancel(muster_average *v)
     mu_door_pass_anywhere(v->rt, &d.door, cancel_on_loop);
 }
 
+/* The reason is at the end, behind addresses. */
+static void tell_refusal(char ret[128], const char *why)
+{
+    size_t len = strlen(why);
+
+    if (len < 128) {
+        memcpy(ret, why, len + 1);
+    } else {
+        (void)snprintf(ret, 128, "...%.124s", why + len - 124);
+    }
+}
+
 static void look_on_loop(struct mu_door *door)
 {
     struct step_door *d = MU_CONTAINER_OF(door, struct step_door, door);
@@ -654,7 +676,7 @@ static void look_on_loop(struct mu_door *door)
     }
     if (look.refused.len != 0) {
         (void)mu_peer_id_format(&look.refused, ret->refused_by);
-        (void)snprintf(ret->refusal, sizeof(ret->refusal), "%s", look.refused_why);
+        tell_refusal(ret->refusal, look.refused_why);
     }
     mu_door_open(door);
 }

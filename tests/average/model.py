@@ -77,12 +77,12 @@ def case_fractions(rng):
 
 
 def cut(tensors, fractions, part_bytes):
-    """Parts of each member: (tensor, offset, length)."""
-    total = sum(t[0] for t in tensors)
+    """Parts of each member: (tensor, offset, length). Fractions are those of another vector in the phases of PowerSGD."""
+    total, whole = sum(t[0] for t in tensors), sum(fractions)
     pivots, so_far = [], 0
     for f in fractions:
         so_far += f
-        pivots.append(int(float(so_far) / float(total) * float(total)) if total else 0)
+        pivots.append(int(float(so_far) / float(whole) * float(total)) if whole else 0)
     pivots[-1] = total
     owned = [[] for _ in fractions]
     at, p = 0, 0
@@ -111,12 +111,28 @@ def case_divide(rng):
                 rng.choice(dtypes), rng.randrange(6)) for _ in range(rng.choice([1, 1, 2, 3, 10]))]
     modes = [rng.choice("NNNC") for _ in range(rng.choice([1, 2, 3, 4, 7, 16, 64]))]
     modes[rng.randrange(len(modes))] = "N"
-    fractions = fractions_of(sum(t[0] for t in tensors), modes)
+    total = sum(t[0] for t in tensors)
+    fractions = fractions_of(total if rng.random() < .7 else max(len(modes), rng.randrange(1 << 20)), modes)
     part_bytes = rng.choice([32, 64, 100, 160, 1000, 524288])
     words = [":".join(map(str, t)) for t in tensors]
     line = f"divide {part_bytes} {','.join(map(str, fractions))} {' '.join(words)}"
     owned = cut(tensors, fractions, part_bytes)
     return line, "".join("".join("%d:%d:%d " % part for part in member) + "|" for member in owned)
+
+
+# --- what PowerSGD carries as a matrix ------------------------------------------------------------
+
+def case_matrix(rng):
+    shape = [rng.choice([1, 2, 3, 3, 4, 7, 16, 64, rng.randrange(1, 3000)]) for _ in range(rng.choice([0, 1, 2, 2, 3, 4, 4, 5]))]
+    rank, ratio = rng.choice([1, 1, 2, 4, 8, 64]), rng.choice([0.5, 0.5, 0.0, 0.25, 0.9])
+    line = f"matrix {rank} {ratio!r} {','.join(map(str, shape))}"
+    dims = list(shape)
+    while len(dims) > 2:
+        at = min(range(len(dims) - 1), key=lambda i: dims[i] * dims[i + 1])
+        dims[at:at + 2] = [dims[at] * dims[at + 1]]
+    if len(dims) < 2 or 1 - rank * sum(dims) / (dims[0] * dims[1]) < ratio:
+        return line, "whole"
+    return line, "%d %d" % tuple(dims)
 
 
 # --- bits -----------------------------------------------------------------------------------------
@@ -283,13 +299,13 @@ def case_due(rng):
     return f"due {every} {count} {step}", "none" if due is None else str(due)
 
 
-KINDS = (case_schema, case_fractions, case_divide, case_bits, case_data, case_mean, case_due)
+KINDS = (case_schema, case_fractions, case_divide, case_matrix, case_bits, case_data, case_mean, case_due)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("probe")
-    parser.add_argument("--cases", type=int, default=14000)
+    parser.add_argument("--cases", type=int, default=16000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     rng = random.Random(args.seed)

@@ -8,6 +8,7 @@
  *     data CODEC TYPE WEIGHT HEX                  a message with that part
  *     back HEX                                    the values of such a message
  *     mean TYPE WEIGHT:HEX ...                    the average, and the delta of the first
+ *     matrix RANK RATIO DIM,DIM,...               as which matrix PowerSGD carries it, or "whole"
  *     due EVERY COUNT STEP                        the fragment that is due after it, or "none"
  */
 #include <inttypes.h>
@@ -16,6 +17,7 @@
 #include <string.h>
 
 #include "codec/average/kernel.h"
+#include "codec/average/power.h"
 #include "hex.h"
 #include "proto/average/fragment.h"
 #include "proto/average/group.h"
@@ -215,15 +217,33 @@ static void answer_due(void)
     }
 }
 
+static void answer_matrix(void)
+{
+    uint64_t shape[MU_TENSOR_RANK_MAX];
+    struct mu_avg_matrix got;
+    size_t axes = 0;
+
+    for (char *dim = count > 3 ? next(&words[3], ",") : NULL; dim != NULL;
+         dim = next(&words[3], ",")) {
+        shape[axes++] = number(dim);
+    }
+    if (mu_avg_power_matrix(shape, axes, (uint32_t)number(words[1]), strtod(words[2], NULL),
+                            &got)) {
+        (void)printf("%zu %zu", got.rows, got.columns);
+    } else {
+        (void)printf("whole");
+    }
+}
+
 int main(void)
 {
     static const struct {
         const char *name;
         void (*answer)(void);
-    } verbs[] = {{"schema", answer_schema}, {"fractions", answer_fractions},
-                 {"divide", answer_divide}, {"bits", answer_bits},
-                 {"data", answer_data},     {"back", answer_back},
-                 {"mean", answer_mean},     {"due", answer_due}};
+    } verbs[] = {
+        {"schema", answer_schema}, {"fractions", answer_fractions}, {"divide", answer_divide},
+        {"bits", answer_bits},     {"data", answer_data},           {"back", answer_back},
+        {"mean", answer_mean},     {"matrix", answer_matrix},       {"due", answer_due}};
 
     while (fgets(line, sizeof(line), stdin) != NULL) {
         char *rest = line;

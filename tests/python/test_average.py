@@ -79,6 +79,71 @@ def test_native() -> None:
         checks.ok("INT8" in str(error), "an encoding of hivemind's is refused", error)
 
 
+def test_grid() -> None:
+    """Groups of two that mix: after two steps each of four has the average of all four."""
+    values = [array.array("f", [x]) for x in (0.0, 4.0, 8.0, 20.0)]
+    members: List[average.Averager] = []
+    for it, bits in zip(values, ("0", "0", "1", "1")):
+        members.append(average.Averager(it, prefix="grid", target_size=2, group_bits=bits,
+                                        dht=[members[0].address] if members else None, **QUICK))  # fmt: skip
+    keys = []
+    for _ in range(2):
+        said = together(*[lambda member=it: member.step(timeout=60) for it in members])
+        checks.ok(all(isinstance(it, average.Result) and len(it.members) == 2 for it in said), "groups of two", said)
+        keys.append([getattr(it, "key", "") for it in said])
+    checks.equal(keys[0], ["grid.0b0", "grid.0b0", "grid.0b1", "grid.0b1"], "first of neighbours")
+    checks.ok(keys[1][0] != keys[1][1] and keys[1][2] != keys[1][3], "then of one of each", keys)
+    checks.equal([it[0] for it in values], [8.0] * 4, "all have the average of all")
+    for member in members:
+        member.close()
+
+
+def matrix(rows: int, columns: int, values: Callable[[int, int], float]) -> Any:
+    flat = array.array("f", [values(i, k) for i in range(rows) for k in range(columns)])
+    return flat, memoryview(flat).cast("B").cast("f", shape=[rows, columns])
+
+
+def distance(a: Any, b: Any) -> float:
+    return max(abs(x - y) for x, y in zip(a, b))
+
+
+def test_power() -> None:
+    """PowerSGD: what has its rank is carried whole, and what has not comes with the next steps."""
+    rows, columns = 20, 30
+    parts = [lambda i, k: (i + 1.0) * (k % 5 - 2), lambda i, k: 3.0 * (i + 1) * (k % 5 - 2)]
+    (a, a_seen), (b, b_seen) = (matrix(rows, columns, it) for it in parts)
+    small = [array.array("f", [1.0, 2.0]), array.array("f", [3.0, 6.0])]
+    members = pair([a_seen, small[0]], [b_seen, small[1]], power_rank=1)
+    with members[0], members[1]:
+        said = together(lambda: members[0].step(1.0, 60), lambda: members[1].step(3.0, 60))
+        checks.ok(all(isinstance(it, average.Result) for it in said), "two members, with PowerSGD", said)
+        want = matrix(rows, columns, lambda i, k: 2.5 * (i + 1.0) * (k % 5 - 2))[0]
+        checks.ok(distance(a, want) < 1e-3, "a gradient of that rank is averaged", distance(a, want))
+        checks.ok(distance(a, b) < 1e-3, "the same at both", distance(a, b))
+        checks.equal([[*it] for it in small], [[2.5, 5.0]] * 2, "what is too small is averaged whole")
+        sent = max(getattr(it, "bytes_sent", 0) for it in said)
+        checks.ok(sent < 4 * rows * columns / 2, "with few bytes", sent)
+        # Gradients of a higher rank, the same in each step: what was not carried is not lost.
+        given = [matrix(rows, columns, lambda i, k, s=s: (7 * i + k * k * s) % 11 - 5.0)[0] for s in (1, 3)]
+        mean = [(x + y) / 2 for x, y in zip(*given)]
+        total, far = [0.0] * len(mean), []
+        for turn in range(1, 31):
+            a[:], b[:] = given
+            together(lambda: members[0].step(timeout=60), lambda: members[1].step(timeout=60))
+            total = [x + y for x, y in zip(total, a)]
+            far.append(max(abs(x / turn - y) for x, y in zip(total, mean)))
+        checks.ok(distance(a, b) < 1e-3, "both go on with the same", distance(a, b))
+        checks.ok(far[-1] < far[0] / 3, "over many steps nothing is lost", far)
+    for what, options in (("on the native wire", {"power_rank": 1, "wire": "native"}),
+                          ("without a rank", {"averager": "PowerSGDGradientAverager"}),
+                          ("nothing to compress", {"power_rank": 40})):  # fmt: skip
+        try:
+            average.Averager([a_seen], prefix="x", **options)  # type: ignore[arg-type]
+            checks.ok(False, "PowerSGD " + what + ": refused")
+        except errors.InvalidArgument as error:
+            checks.ok(True, "PowerSGD %s: refused: %s" % (what, error))
+
+
 def test_torch() -> None:
     try:
         import torch

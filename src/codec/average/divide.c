@@ -150,21 +150,22 @@ static int find_pivots(const uint64_t *fractions, size_t count, uint64_t values,
 {
     uint64_t sum = 0;
 
+    uint64_t all = 0;
+
     for (size_t i = 0; i < count; i++) {
-        if (fractions[i] > values - sum) {
+        if (fractions[i] > MU_AVG_VALUES_MAX - all) {
             return MUSTER_EINVAL;
         }
-        sum += fractions[i];
+        all += fractions[i];
     }
-    if (sum != values) {
+    if (all == 0 && values != 0) {
         return MUSTER_EINVAL;
     }
-    sum = 0;
     for (size_t i = 0; i < count; i++) {
         double share;
 
         sum += fractions[i];
-        share = values == 0 ? 0 : (double)sum / (double)values;
+        share = all == 0 ? 0 : (double)sum / (double)all;
         pivots[i] = (uint64_t)(share * (double)values);
     }
     pivots[count - 1] = values;

@@ -58,10 +58,11 @@ struct mu_avg_division {
 int mu_avg_fractions(uint64_t values, const struct mu_avg_gather *members, size_t count,
                      uint64_t *ret_fractions);
 /**
- * Cuts the vector. `fractions` add up to the elements of all tensors. MUSTER_EINVAL: they do not,
- * or `part_bytes` is less than a value or makes parts over MU_AVG_PART_BYTES_MAX, or a tensor's
- * type cannot be averaged; MUSTER_ELIMIT: more than MU_AVG_PARTS_MAX parts, MU_AVG_TENSORS_MAX
- * tensors or MU_AVG_VALUES_MAX values; MUSTER_ENOMEM.
+ * Cuts the vector by `fractions`, of which only the proportions count: those of the gradients are
+ * those of both phases of PowerSGD. MUSTER_EINVAL: all are zero, or `part_bytes` is less than a
+ * value or makes parts over MU_AVG_PART_BYTES_MAX, or a tensor's type cannot be averaged;
+ * MUSTER_ELIMIT: more than MU_AVG_PARTS_MAX parts, MU_AVG_TENSORS_MAX tensors or MU_AVG_VALUES_MAX
+ * values; MUSTER_ENOMEM.
  */
 int mu_avg_divide_vector(struct mu_avg_division *d, const struct mu_avg_tensor *tensors,
                          size_t tensor_count, const uint64_t *fractions, size_t member_count,

@@ -10,8 +10,7 @@
 #include "core/assert.h"
 #include "service/base/log.h"
 
-#define NATIVE_CLASS  "MusterNative"
-#define NATIVE_SUFFIX "_native"
+#define NATIVE_CLASS "MusterNative"
 
 struct mu_averager_config mu_averager_config_defaults(void)
 {
@@ -21,6 +20,7 @@ struct mu_averager_config mu_averager_config_defaults(void)
     return (struct mu_averager_config){
         .averager = "DecentralizedAverager",
         .part_bytes = MU_AVG_PART_BYTES,
+        .power_ratio = 0.5,
         .bits = "",
         .size_min = match.size_min,
         .matchmaking_ms = match.matchmaking_ms,
@@ -203,6 +203,7 @@ static void cut_streams(struct mu_averager *a)
 
 static void free_averager(struct mu_averager *a)
 {
+    mu_averager_power_free(a);
     mu_free(a->join_name);
     mu_free(a->part_name);
     mu_free(a->tensors);
@@ -400,7 +401,10 @@ static int check(struct mu_averager *a, struct mu_errmsg *msg)
                       c->part_bytes, muster_strerror(err));
     }
     err = set_schema(a);
-    return err == 0 ? 0 : mu_err(msg, err, "%s", muster_strerror(err));
+    if (err != 0) {
+        return mu_err(msg, err, "%s", muster_strerror(err));
+    }
+    return c->power_rank == 0 ? 0 : mu_averager_power_new(a, msg);
 }
 
 static int name_handlers(struct mu_averager *a, struct mu_errmsg *msg)
@@ -471,7 +475,7 @@ int mu_averager_start(const struct mu_averager_config *config, struct mu_average
     mu_list_init(&a->lingering);
     /* A bucket of its own: whoever is in it speaks the same wire. */
     (void)snprintf(a->prefix, sizeof(a->prefix), "%s%s", config->prefix,
-                   config->native ? NATIVE_SUFFIX : "");
+                   config->native ? MU_AVERAGER_NATIVE_SUFFIX : "");
     a->linger_until = MU_MONO_NEVER;
     err = check(a, reterr_msg);
     err = err != 0 ? err : name_handlers(a, reterr_msg);

@@ -31,6 +31,11 @@
 #include "service/dht/dht.h"
 #include "service/peer/call.h"
 
+#define MU_AVERAGER_WHY 320 /* of a text that says why; it may name a relay's address */
+
+/* Of the prefix, for the buckets of those that speak the native wire. */
+#define MU_AVERAGER_NATIVE_SUFFIX "_native"
+
 struct mu_averager;
 
 struct mu_averager_config {
@@ -46,6 +51,8 @@ struct mu_averager_config {
     enum mu_quant quant; /* on that wire; 0: float32 */
     enum mu_hm_compression compression; /* on hivemind's */
     uint64_t part_bytes;                /* the same at all members. MU_AVG_PART_BYTES */
+    uint32_t power_rank; /* on hivemind's wire: of PowerSGD; 0: the tensors are averaged whole */
+    double power_ratio;  /* how much of a tensor it has to save at least. 0.5 */
     enum mu_avg_mode mode;
     const char *bits;        /* of the first bucket; "" for one bucket. */
     uint32_t target_size;    /* a group of that size begins at once. 0: none */
@@ -114,14 +121,14 @@ enum mu_averager_phase {
 /* How far a step is. */
 struct mu_averager_look {
     enum mu_averager_phase phase;
-    const char *key;            /* of the bucket */
-    uint32_t candidates;        /* others that were in the bucket when it was last read */
-    uint32_t followers;         /* others that wait for us to begin */
-    struct mu_peer_id leader;   /* FOLLOWING: whom we wait for */
-    struct mu_peer_id refused;  /* who refused us last; its length 0: nobody */
-    enum mu_avg_code refusal;   /* and what it said; MU_AVG_NO_CODE: it was not reached */
-    char refused_why[128];      /* NO_CODE: why not */
-    uint32_t parts, parts_done; /* REDUCING: of the vector; with a result */
+    const char *key;                   /* of the bucket */
+    uint32_t candidates;               /* others that were in the bucket when it was last read */
+    uint32_t followers;                /* others that wait for us to begin */
+    struct mu_peer_id leader;          /* FOLLOWING: whom we wait for */
+    struct mu_peer_id refused;         /* who refused us last; its length 0: nobody */
+    enum mu_avg_code refusal;          /* and what it said; MU_AVG_NO_CODE: it was not reached */
+    char refused_why[MU_AVERAGER_WHY]; /* NO_CODE: why not */
+    uint32_t parts, parts_done;        /* REDUCING: of the vector; with a result */
 };
 
 struct mu_averager_config mu_averager_config_defaults(void);

@@ -5,8 +5,9 @@
  *     averager_search.c   drives the matchmaker: the bucket, our call to a leader, calls to us
  *     averager_reduce.c  drives the all-reduce: our calls to the owners of parts, sums
  *     averager_serve.c   calls of other members with parts for us, and our answers
+ *     averager_power.c   what is averaged instead of gradients with PowerSGD
  *
- * The last two are for hivemind's wire; averager_native.h has those of the native one.
+ * The last three are for hivemind's wire; averager_native.h has those of the native one.
  */
 #ifndef MU_AVERAGER_INTERNAL_H
 #define MU_AVERAGER_INTERNAL_H
@@ -92,8 +93,26 @@ struct mu_averager_out {
     struct mu_errmsg why;
 };
 
+/* What an all-reduce averages. */
+struct mu_averager_vector {
+    const struct mu_avg_tensor *tensors;
+    size_t count;
+    uint8_t *const *data;
+};
+
+/* PowerSGD averages two vectors, one after the other. */
+enum {
+    MU_AVERAGER_WHOLE = 0, /* without it: the tensors themselves */
+    MU_AVERAGER_PHASE_P,
+    MU_AVERAGER_PHASE_Q,
+};
+
 /* One all-reduce. */
 struct mu_averager_round {
+    unsigned phase;
+    struct mu_averager_vector vector;
+    uint8_t group_id[MU_AVG_GROUP_ID_MAX]; /* with the phase's suffix */
+    size_t group_id_len;
     struct mu_avg_division division;
     struct mu_reduce reduce;
     struct mu_averager_out **outs; /* for each member; NULL: not called */
@@ -101,10 +120,11 @@ struct mu_averager_round {
     uint32_t *sum_parts;           /* which part each is of; UINT32_MAX: none */
     uint64_t part_elements_max;
     uint32_t window;
-    mu_mono_t begun;
     uint32_t parts_done;
     struct mu_buf scratch; /* values of a delta */
 };
+
+struct mu_averager_power; /* averager_power.c */
 
 struct mu_averager {
     struct mu_averager_config config;
@@ -142,6 +162,8 @@ struct mu_averager {
     uint32_t streams;
     uint64_t numbers;
 
+    struct mu_averager_power *power; /* NULL: without PowerSGD */
+
     /* On the native wire. */
     uint8_t native_schema[32]; /* what members have in common */
     uint32_t *filled;          /* which tensors have values: those that are cut */
@@ -156,10 +178,11 @@ struct mu_averager {
     struct mu_matchmaker *match; /* while it looks for a group */
     struct mu_averager_ask asking;
     struct mu_averager_round *round;
+    mu_mono_t reducing; /* since when, in all phases */
     struct mu_averager_native *native;
     struct mu_peer_id refused;
     enum mu_avg_code refusal;
-    char refused_why[128];
+    char refused_why[MU_AVERAGER_WHY];
     uint32_t candidates; /* in the bucket, when the search ended */
     /* Its end, which is told when all is done. */
     bool finished;
@@ -203,8 +226,26 @@ void mu_averager_round_free(struct mu_averager *a);
 void mu_averager_out_free(struct mu_averager_out *o);
 /** The sum of one of our parts. */
 float *mu_averager_sum(struct mu_averager_round *r, uint32_t part);
-/** Our own values of a part. */
+/** Our own values of a part, on the native wire. */
 uint8_t *mu_averager_own(const struct mu_averager *a, const struct mu_avg_part *part);
+/** Whether the parts of that group are for a phase that has not begun. */
+bool mu_averager_is_next(const struct mu_averager *a, struct mu_span group_id);
+
+/* --- averager_power.c ------------------------------------------------------------------------- */
+
+/** Prepares what is kept from step to step. MUSTER_EINVAL (the rank, the ratio, or nothing to
+ * compress), MUSTER_ENOMEM. */
+int mu_averager_power_new(struct mu_averager *a, struct mu_errmsg *msg);
+void mu_averager_power_free(struct mu_averager *a);
+/** What is averaged in the first phase: takes the gradients. MUSTER_ENOMEM. */
+int mu_averager_power_begin(struct mu_averager *a, struct mu_averager_vector *ret);
+/** The first phase has ended: what is averaged in the second. MUSTER_EINVAL: it is not finite. */
+int mu_averager_power_turn(struct mu_averager *a, struct mu_averager_vector *ret);
+/** The second has: puts the averages into the gradients. MUSTER_EINVAL: they are not finite, and
+ * those that were compressed are as before. */
+int mu_averager_power_put(struct mu_averager *a);
+/** The step is over: what was not put is dropped. */
+void mu_averager_power_end(struct mu_averager *a);
 
 /* --- averager_serve.c ------------------------------------------------------------------------- */
 

@@ -21,6 +21,12 @@ uint8_t *mu_averager_own(const struct mu_averager *a, const struct mu_avg_part *
            part->offset * (mu_dtype_bits(a->config.layout->tensors[tensor].dtype) / 8);
 }
 
+static uint8_t *own_values(const struct mu_averager_round *r, const struct mu_avg_part *part)
+{
+    return r->vector.data[part->tensor] +
+           part->offset * (mu_dtype_bits(r->vector.tensors[part->tensor].dtype) / 8);
+}
+
 float *mu_averager_sum(struct mu_averager_round *r, uint32_t part)
 {
     uint32_t first = r->division.first[r->reduce.config.position];
@@ -151,30 +157,58 @@ static int take_group(struct mu_averager *a, struct mu_avg_gather *gathered, str
     return 0;
 }
 
-int mu_averager_take_group(struct mu_averager *a, struct mu_avg_division *ret,
-                           struct mu_errmsg *msg)
+static int cannot_divide(int err, struct mu_errmsg *msg)
+{
+    return mu_err(msg, err, "the vector cannot be divided among the members: %s",
+                  muster_strerror(err));
+}
+
+/* The group, and how much of all values each member is to average. */
+static int take_fractions(struct mu_averager *a, uint64_t *ret, struct mu_errmsg *msg)
 {
     struct mu_avg_gather gathered[MU_AVG_MEMBERS_MAX];
-    uint64_t fractions[MU_AVG_MEMBERS_MAX];
-    size_t n;
     int err = take_group(a, gathered, msg);
 
     if (err != 0) {
         return err;
     }
-    n = a->result.member_count;
-    err = mu_avg_fractions(a->values, gathered, n, fractions);
+    err = mu_avg_fractions(a->values, gathered, a->result.member_count, ret);
     if (err == MUSTER_ENOTSUP) {
         return mu_err(msg, err,
                       "a member of the group tells its bandwidth, for which the shares of members "
                       "are not unique; set bandwidth=None at all of hivemind's averagers");
     }
-    err = err != 0 ? err
-                   : mu_avg_divide_vector(ret, a->tensors, a->tensor_count, fractions, n,
-                                          a->config.part_bytes);
-    return err == 0 ? 0
-                    : mu_err(msg, err, "the vector cannot be divided among the members: %s",
-                             muster_strerror(err));
+    return err == 0 ? 0 : cannot_divide(err, msg);
+}
+
+int mu_averager_take_group(struct mu_averager *a, struct mu_avg_division *ret,
+                           struct mu_errmsg *msg)
+{
+    uint64_t fractions[MU_AVG_MEMBERS_MAX];
+    int err = take_fractions(a, fractions, msg);
+
+    if (err != 0) {
+        return err;
+    }
+    err = mu_avg_divide_vector(ret, a->tensors, a->tensor_count, fractions, a->result.member_count,
+                               a->config.part_bytes);
+    return err == 0 ? 0 : cannot_divide(err, msg);
+}
+
+/* How long the phase may take: what is left of the round, and of the step. */
+static uint32_t time_left(const struct mu_averager *a, struct mu_now now)
+{
+    uint64_t all = a->config.reduce_ms;
+    uint64_t spent = mu_mono_since(a->reducing, now.mono) / MU_NS_PER_MS;
+    uint64_t left = all == 0 ? UINT32_MAX : all > spent ? all - spent : 1;
+
+    if (a->until.ns != MU_MONO_NEVER.ns) {
+        uint64_t of_step = mu_mono_until_ms(a->until, now.mono);
+
+        of_step = of_step == 0 ? 1 : of_step;
+        left = of_step < left ? of_step : left;
+    }
+    return left >= UINT32_MAX ? 0 : (uint32_t)left;
 }
 
 static int begin_machine(struct mu_averager *a, struct mu_errmsg *msg)
@@ -185,27 +219,31 @@ static int begin_machine(struct mu_averager *a, struct mu_errmsg *msg)
     int err;
 
     config.division = &r->division;
-    config.group_id = mu_span(a->result.group_id, sizeof(a->result.group_id));
+    config.group_id = mu_span(r->group_id, r->group_id_len);
     config.position = a->result.position;
     config.weight = a->config.mode == MU_AVG_AUX ? 0 : a->step->weight;
     config.sender_ms = a->config.sender_ms;
     config.reducer_ms = a->config.reducer_ms;
-    config.total_ms = a->config.reduce_ms;
-    if (a->until.ns != MU_MONO_NEVER.ns) {
-        uint64_t left = mu_mono_until_ms(a->until, now.mono);
-
-        left = left == 0 ? 1 : left;
-        config.total_ms =
-            config.total_ms == 0 || left < config.total_ms ? (uint32_t)left : config.total_ms;
-    }
+    config.total_ms = time_left(a, now);
     r->window = config.window;
-    r->begun = now.mono;
     err = take_sums(r, config.position);
     err = err != 0 ? err : mu_reduce_init(&r->reduce, &config, now);
     return err == 0 ? 0 : mu_err(msg, err, "cannot begin a round: %s", muster_strerror(err));
 }
 
-int mu_averager_round_begin(struct mu_averager *a, struct mu_errmsg *msg)
+static void name_phase(struct mu_averager *a, struct mu_averager_round *r)
+{
+    static const char *const suffixes[] = {"", MU_AVG_PHASE_P, MU_AVG_PHASE_Q};
+    size_t len = strlen(suffixes[r->phase]);
+
+    memcpy(r->group_id, a->result.group_id, sizeof(a->result.group_id));
+    memcpy(r->group_id + sizeof(a->result.group_id), suffixes[r->phase], len);
+    r->group_id_len = sizeof(a->result.group_id) + len;
+}
+
+static int begin_round(struct mu_averager *a, unsigned phase,
+                       const struct mu_averager_vector *vector, const uint64_t *fractions,
+                       struct mu_errmsg *msg)
 {
     struct mu_averager_round *r = mu_calloc(1, sizeof(*r));
     int err;
@@ -214,20 +252,54 @@ int mu_averager_round_begin(struct mu_averager *a, struct mu_errmsg *msg)
         return mu_err(msg, MUSTER_ENOMEM, "out of memory");
     }
     a->round = r;
+    r->phase = phase;
+    r->vector = *vector;
     mu_buf_init(&r->scratch, 2 * (size_t)MU_AVG_PART_BYTES_MAX);
-    err = mu_averager_take_group(a, &r->division, msg);
-    if (err == 0) {
+    name_phase(a, r);
+    err = mu_avg_divide_vector(&r->division, vector->tensors, vector->count, fractions,
+                               a->result.member_count, a->config.part_bytes);
+    if (err != 0) {
+        err = cannot_divide(err, msg);
+    } else {
         r->outs = mu_calloc(r->division.member_count, sizeof(*r->outs));
         err = r->outs == NULL ? mu_err(msg, MUSTER_ENOMEM, "out of memory") : 0;
     }
     err = err != 0 ? err : begin_machine(a, msg);
     if (err != 0) {
         mu_averager_round_free(a);
+    }
+    return err;
+}
+
+int mu_averager_round_begin(struct mu_averager *a, struct mu_errmsg *msg)
+{
+    struct mu_averager_vector vector = {a->tensors, a->tensor_count, a->config.data};
+    uint64_t fractions[MU_AVG_MEMBERS_MAX];
+    int err = take_fractions(a, fractions, msg);
+
+    a->reducing = mu_env_now(a->env).mono;
+    if (err == 0 && a->power != NULL && mu_averager_power_begin(a, &vector) != 0) {
+        err = mu_err(msg, MUSTER_ENOMEM, "there is no memory for what PowerSGD averages");
+    }
+    err = err != 0 ? err
+                   : begin_round(a, a->power != NULL ? MU_AVERAGER_PHASE_P : MU_AVERAGER_WHOLE,
+                                 &vector, fractions, msg);
+    if (err != 0) {
+        mu_averager_power_end(a);
         return err;
     }
     mu_log(MUSTER_LOG_INFO, "AVERAGE-GROUP", "key=%s members=%zu position=%u%s", a->result_key,
            a->result.member_count, a->result.position, a->result.leading ? " leading" : "");
     return 0;
+}
+
+bool mu_averager_is_next(const struct mu_averager *a, struct mu_span group_id)
+{
+    size_t len = sizeof(a->result.group_id);
+
+    return a->round != NULL && a->round->phase == MU_AVERAGER_PHASE_P && group_id.len > len &&
+           memcmp(group_id.data, a->result.group_id, len) == 0 &&
+           mu_span_eq(mu_span_skip(group_id, len), MU_SPAN_LIT(MU_AVG_PHASE_Q));
 }
 
 /* --- our calls -------------------------------------------------------------------------------- */
@@ -251,7 +323,7 @@ static void on_result(struct mu_peer_items *items, struct mu_span message)
     if (mu_avg_data_decode(message, &data) == 0 && data.tensor &&
         r->reduce.members[o->member].results < d->count[o->member] &&
         data.elements == d->parts[due].elements &&
-        data.dtype == mu_avg_delta_dtype(a->tensors[d->parts[due].tensor].dtype)) {
+        data.dtype == mu_avg_delta_dtype(r->vector.tensors[d->parts[due].tensor].dtype)) {
         size_t len = mu_avg_data_len(&data);
 
         mu_buf_reset(&r->scratch);
@@ -262,7 +334,7 @@ static void on_result(struct mu_peer_items *items, struct mu_span message)
     if (mu_reduce_result(&r->reduce, mu_env_now(a->env), o->member, &data, good, &part) == 1) {
         const struct mu_avg_part *p = &d->parts[part];
 
-        mu_avg_apply(a->tensors[p->tensor].dtype, mu_averager_own(a, p),
+        mu_avg_apply(r->vector.tensors[p->tensor].dtype, own_values(r, p),
                      mu_buf_span(&r->scratch).data, (size_t)p->elements, 1);
         r->parts_done++;
     }
@@ -364,7 +436,7 @@ static void send_part(struct mu_averager *a, const struct mu_reduce_event *e)
 {
     struct mu_averager_out *o = a->round->outs[e->member];
     const struct mu_avg_part *p = &a->round->division.parts[e->part];
-    const struct mu_avg_tensor *t = &a->tensors[p->tensor];
+    const struct mu_avg_tensor *t = &a->round->vector.tensors[p->tensor];
     struct mu_avg_data data = {
         .code = e->first ? MU_AVG_PART_FOR_AVERAGING : MU_AVG_NO_CODE,
         .weight = a->round->reduce.config.weight,
@@ -376,10 +448,10 @@ static void send_part(struct mu_averager *a, const struct mu_reduce_event *e)
     int err;
 
     if (e->first) {
-        data.group_id = mu_span(a->result.group_id, sizeof(a->result.group_id));
+        data.group_id = mu_span(a->round->group_id, a->round->group_id_len);
     }
     mu_buf_reset(&o->message);
-    err = mu_avg_data_encode(&data, mu_span(mu_averager_own(a, p), mu_avg_data_len(&data)),
+    err = mu_avg_data_encode(&data, mu_span(own_values(a->round, p), mu_avg_data_len(&data)),
                              &o->message);
     if (err != 0) {
         o->active = false;
@@ -446,9 +518,9 @@ static int answer(struct mu_averager *a, struct mu_averager_sender *s, uint32_t 
 static void apply_own(struct mu_averager *a, const struct mu_avg_part *p, const float *average)
 {
     struct mu_averager_round *r = a->round;
-    enum mu_dtype dtype = a->tensors[p->tensor].dtype;
+    enum mu_dtype dtype = r->vector.tensors[p->tensor].dtype;
     size_t len = (size_t)p->elements * mu_dtype_bits(mu_avg_delta_dtype(dtype)) / 8;
-    uint8_t *own = mu_averager_own(a, p);
+    uint8_t *own = own_values(r, p);
 
     r->parts_done++;
     mu_buf_reset(&r->scratch);
@@ -491,12 +563,13 @@ static void add_own(struct mu_averager *a, uint32_t part)
     struct mu_averager_round *r = a->round;
     const struct mu_avg_part *p = &r->division.parts[part];
 
-    mu_avg_add(mu_averager_sum(r, part), a->tensors[p->tensor].dtype, mu_averager_own(a, p),
+    mu_avg_add(mu_averager_sum(r, part), r->vector.tensors[p->tensor].dtype, own_values(r, p),
                (size_t)p->elements, r->reduce.config.weight);
 }
 
 /* --- its end ---------------------------------------------------------------------------------- */
 
+/* Of all phases. */
 static void tell_members(struct mu_averager *a)
 {
     const struct mu_averager_round *r = a->round;
@@ -510,27 +583,50 @@ static void tell_members(struct mu_averager *a)
             told->weight = r->reduce.config.weight;
             continue;
         }
-        told->weighed = m->weighed;
-        told->weight = m->weight;
-        told->sent = m->delivered;
-        told->owed = m->in == MU_REDUCE_IN_NONE ? 0 : r->division.count[r->reduce.config.position];
-        told->results = m->results;
-        told->owns = m->out == MU_REDUCE_OUT_NONE ? 0 : r->division.count[i];
-        if (m->why != NULL) {
+        told->weight = m->weighed ? m->weight : told->weight;
+        told->weighed |= m->weighed;
+        told->sent += m->delivered;
+        told->owed += m->in == MU_REDUCE_IN_NONE ? 0 : r->division.count[r->reduce.config.position];
+        told->results += m->results;
+        told->owns += m->out == MU_REDUCE_OUT_NONE ? 0 : r->division.count[i];
+        if (m->why != NULL && told->why == NULL) {
             (void)mu_err(&a->whys[i], 0, "%s", m->why);
             told->why = a->whys[i].text;
         }
     }
 }
 
+/* The second phase of PowerSGD, or the end. */
+static void go_on(struct mu_averager *a, unsigned phase, const uint64_t *fractions)
+{
+    struct mu_averager_vector vector;
+    struct mu_errmsg msg;
+    int err = phase == MU_AVERAGER_PHASE_P   ? mu_averager_power_turn(a, &vector)
+              : phase == MU_AVERAGER_PHASE_Q ? mu_averager_power_put(a)
+                                             : 0;
+
+    if (err != 0) {
+        (void)mu_err(&msg, err, "the average of the compressed gradients is not finite");
+    } else if (phase == MU_AVERAGER_PHASE_P) {
+        err = begin_round(a, MU_AVERAGER_PHASE_Q, &vector, fractions, &msg);
+        if (err == 0) {
+            return;
+        }
+    }
+    mu_averager_finish(a, err, err == 0 ? "" : msg.text);
+}
+
 static void end_round(struct mu_averager *a)
 {
     struct mu_averager_round *r = a->round;
+    unsigned phase = r->phase;
+    uint64_t fractions[MU_AVG_MEMBERS_MAX];
     int status = mu_reduce_status(&r->reduce);
 
-    a->result.reduce_ms = mu_mono_since(r->begun, mu_env_now(a->env).mono) / MU_NS_PER_MS;
-    a->result.parts = (uint32_t)r->division.part_count;
-    a->result.parts_local = mu_reduce_parts_local(&r->reduce);
+    memcpy(fractions, r->division.fractions, sizeof(fractions));
+    a->result.reduce_ms = mu_mono_since(a->reducing, mu_env_now(a->env).mono) / MU_NS_PER_MS;
+    a->result.parts += (uint32_t)r->division.part_count;
+    a->result.parts_local += mu_reduce_parts_local(&r->reduce);
     tell_members(a);
     MU_LIST_FOREACH_SAFE (it, next, &a->senders) {
         struct mu_averager_sender *s = MU_CONTAINER_OF(it, struct mu_averager_sender, link);
@@ -539,8 +635,17 @@ static void end_round(struct mu_averager *a)
             mu_averager_sender_leave(s);
         }
     }
-    mu_averager_finish(a, status, mu_reduce_text(&r->reduce));
+    if (status != 0) {
+        mu_averager_finish(a, status, mu_reduce_text(&r->reduce));
+    }
     mu_averager_round_free(a);
+    if (status == 0) {
+        go_on(a, phase, fractions);
+    }
+    if (a->round == NULL) {
+        mu_averager_power_end(a);
+    }
+    mu_averager_sort_senders(a); /* those that were a phase ahead */
 }
 
 static void carry_out(struct mu_averager *a, const struct mu_reduce_event *e)

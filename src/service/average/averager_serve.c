@@ -270,7 +270,7 @@ static void enter(struct mu_averager_sender *s, struct mu_span message)
 static bool is_ours(const struct mu_averager *a, struct mu_span group_id)
 {
     return a->round != NULL &&
-           mu_span_eq(group_id, mu_span(a->result.group_id, sizeof(a->result.group_id)));
+           mu_span_eq(group_id, mu_span(a->round->group_id, a->round->group_id_len));
 }
 
 /* The first message of a call. */
@@ -284,8 +284,8 @@ static void begin(struct mu_averager_sender *s, struct mu_span message)
         mu_averager_sender_refuse(s, MU_AVG_INTERNAL_ERROR);
     } else if (is_ours(a, data.group_id)) {
         enter(s, message);
-    } else if (a->match != NULL) {
-        /* Its news of the group was faster than ours. */
+    } else if (a->match != NULL || mu_averager_is_next(a, data.group_id)) {
+        /* Its news of the group was faster than ours, or it is a phase ahead. */
         if (mu_buf_append(&s->first, message) != 0) {
             mu_averager_sender_refuse(s, MU_AVG_INTERNAL_ERROR);
             return;
@@ -309,7 +309,7 @@ void mu_averager_sort_senders(struct mu_averager *a)
         mu_buf_init(&s->first, WAITING_BYTES_MAX);
         begin(s, mu_buf_span(&first));
         mu_buf_fini(&first);
-        if (!s->held) {
+        if (!s->held && s->first.len == 0) {
             mu_peer_items_resume(&s->items);
         }
     }

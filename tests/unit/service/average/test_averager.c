@@ -4,6 +4,7 @@
  */
 #include "peer_rig.h"
 
+#include "codec/average/power.h"
 #include "codec/average/schema.h"
 #include "crypto/hash.h"
 #include "service/average/averager.h"
@@ -33,6 +34,8 @@ static struct mu_averager_config config;
 static struct mu_averager_step step;
 static struct mu_layout layout;
 static float values[COUNT];
+static uint64_t shape[] = {COUNT, 0};
+static size_t axes = 1;
 static uint8_t *data[] = {(uint8_t *)values};
 static int start_status;
 static struct mu_errmsg start_text;
@@ -74,15 +77,13 @@ static void start_inside(void *arg)
 
 static void prepare(void)
 {
-    static const uint64_t shape[] = {COUNT};
-
     rig_open(&rig, 2, NULL);
     rig_run_all(&rig);
     stopped = 0;
     memset(asks, 0, sizeof(asks));
     done = 0;
     mu_layout_init(&layout);
-    assert_int_equal(mu_layout_add(&layout, MU_SPAN_LIT("w"), MU_DTYPE_F32, shape, 1), 0);
+    assert_int_equal(mu_layout_add(&layout, MU_SPAN_LIT("w"), MU_DTYPE_F32, shape, axes), 0);
     for (size_t i = 0; i < COUNT; i++) {
         values[i] = 1;
     }
@@ -456,6 +457,75 @@ static void test_averager_survives_hostile_members(void **unused)
     mu_buf_fini(&out);
 }
 
+static void suffix(uint8_t id[MU_AVG_GROUP_ID_MAX], const char *phase)
+{
+    memcpy(id, group.group_id.data, MU_AVG_GROUP_ID_LEN);
+    memcpy(id + MU_AVG_GROUP_ID_LEN, phase, strlen(phase));
+}
+
+/* Two phases of PowerSGD, in each of which a and b own half: b sends its parts of the second before
+ * those of the first, or none. */
+static void run_power(bool sends, struct mu_buf *out)
+{
+    const size_t len = MU_AVG_GROUP_ID_LEN + sizeof(MU_AVG_PHASE_P) - 1;
+    uint8_t p[MU_AVG_GROUP_ID_MAX];
+    uint8_t q[MU_AVG_GROUP_ID_MAX];
+
+    prepare();
+    config.part_bytes = 20;
+    config.power_rank = MU_AVG_RANK_MAX + 1;
+    mu_sim_call(rig.node[0].proc, start_inside, NULL);
+    assert_int_equal(start_status, MUSTER_EINVAL);
+    config.power_rank = 1;
+    config.sender_ms = 5000; /* the first phase lasts until then without b's parts */
+    start();
+    join(out);
+    suffix(p, MU_AVG_PHASE_P);
+    suffix(q, MU_AVG_PHASE_Q);
+    if (sends) {
+        ask(&asks[1], PART, part_of(out, mu_span(q, len), true, 5, 3));
+        assert_int_equal(asks[1].replies, 0);
+        assert_int_equal(asks[1].ended, 0);
+        ask(&asks[2], PART, part_of(out, group.group_id, true, 5, 3));
+        expect_code(&asks[2], MU_AVG_BAD_GROUP_ID);
+        ask(&asks[3], PART, part_of(out, mu_span(p, len), true, 5, 2));
+    }
+    rig_run(&rig, 12000);
+    assert_int_equal(done, 1);
+    assert_int_equal(done_status, 0);
+    assert_int_equal(done_local, 2); /* b's share of both phases */
+    for (size_t i = 0; i < COUNT; i++) {
+        assert_true(values[i] > 0 && values[i] < 10);
+    }
+    if (sends) {
+        struct mu_avg_data answer;
+
+        for (size_t i = 1; i <= 3; i += 2) {
+            assert_int_equal(asks[i].replies, 1);
+            assert_int_equal(mu_avg_data_decode(mu_span(asks[i].last, asks[i].last_len), &answer),
+                             0);
+            assert_int_equal(answer.code, MU_AVG_AVERAGED_PART);
+            assert_int_equal(answer.elements, 5);
+        }
+    }
+    end(true);
+}
+
+static void test_averager_power(void **unused)
+{
+    struct mu_buf out;
+
+    (void)unused;
+    mu_buf_init(&out, 4096);
+    shape[0] = shape[1] = 10;
+    axes = 2;
+    run_power(true, &out);
+    run_power(false, &out);
+    shape[0] = COUNT;
+    axes = 1;
+    mu_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -463,6 +533,7 @@ int main(void)
         cmocka_unit_test(test_averager_has_so_many_streams),
         cmocka_unit_test(test_averager_needs_a_group_of_its_size),
         cmocka_unit_test(test_averager_survives_hostile_members),
+        cmocka_unit_test(test_averager_power),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
