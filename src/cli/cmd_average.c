@@ -1,4 +1,4 @@
-/* muster average: averages the tensors of a file with other peers. */
+/* muster average: averages the tensors of a file with other peers, or watches those that do. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -10,10 +10,12 @@
 #include <muster/average.h>
 
 #include "cli/cli_lock.h"
+#include "cli/cmd_average.h"
 #include "core/alloc.h"
 #include "service/state/file.h"
 
 #define PEERS_MAX 64
+#define TIMEOUT   120 /* seconds */
 #define LOOK_MS   250 /* between two looks at what the step waits for */
 
 struct options {
@@ -28,9 +30,9 @@ struct options {
     const char *encoding;
     const char *mode;
     double weight;
-    uint64_t size, size_min, part_bytes;
-    double matchmaking, timeout;
-    bool quiet, json;
+    uint64_t size, size_min, part_bytes, bits;
+    double matchmaking, timeout; /* -1: not given */
+    bool quiet, json, watch;
 };
 
 /* A file of tensors, in memory. */
@@ -164,16 +166,24 @@ static void say_look(muster_average *average, char last[512])
         (void)snprintf(text, sizeof(text), "%u joined us in %s; waiting for more", look.followers,
                        look.key);
     } else if (look.refused_by[0] != '\0') {
-        (void)snprintf(text, sizeof(text), "looking for a group in %s; %s was asked: %s", look.key,
-                       look.refused_by, look.refusal);
+        (void)snprintf(text, sizeof(text), "%s was asked: %s", look.refused_by, look.refusal);
     } else {
-        (void)snprintf(text, sizeof(text), "looking for a group in %s: %s", look.key,
+        (void)snprintf(text, sizeof(text), "%s",
                        look.others != 0 ? "others are there" : "nobody else is there yet");
     }
     if (strcmp(text, last) != 0) {
         (void)fprintf(stderr, "%s\n", text);
         (void)snprintf(last, 512, "%s", text);
     }
+}
+
+/* Said before the step begins: with others there already, it may have ended by the first look. */
+static void say_where(muster_average *average)
+{
+    struct muster_average_look look;
+
+    muster_average_look(average, &look);
+    (void)fprintf(stderr, "looking for a group in %s\n", look.key);
 }
 
 static void print_result(const struct options *o, const struct muster_average_result *r,
@@ -229,13 +239,13 @@ static int step(const struct options *o, muster_average *average, struct file *f
     int err;
 
     request.weight = o->weight;
-    request.timeout_ms = cli_timeout(o->timeout);
+    request.timeout_ms = cli_timeout(o->timeout < 0 ? TIMEOUT : o->timeout);
+    if (!o->quiet) {
+        say_where(average);
+    }
     err = muster_average_begin(average, &request);
     if (err != 0) {
         return cli_fail(cli_exit_code(err), "%s", muster_errmsg());
-    }
-    if (!o->quiet) {
-        say_look(average, last);
     }
     while (muster_average_wait(average, LOOK_MS) == MUSTER_ETIMEDOUT) {
         if (interrupted != 0) {
@@ -340,7 +350,7 @@ static struct options given = {.mode = "node",
                                .size_min = 2,
                                .part_bytes = 524288,
                                .matchmaking = 5,
-                               .timeout = 120};
+                               .timeout = -1};
 
 static const struct cli_option options[] = {
     {"prefix", "NAME", "the name of what is averaged, the same at all members", CLI_TEXT,
@@ -355,8 +365,8 @@ static const struct cli_option options[] = {
     {"min-size", "N", "the least members of a group (2)", CLI_NUMBER, &given.size_min, 256},
     {"matchmaking", "TIME", "how long a group waits for others (5s)", CLI_SECONDS,
      &given.matchmaking, 0},
-    {"timeout", "TIME", "time limit for all of it (2m; 0: no limit)", CLI_SECONDS, &given.timeout,
-     0},
+    {"timeout", "TIME", "time limit for all of it (2m; --watch: none; 0: no limit)", CLI_SECONDS,
+     &given.timeout, 0},
     {"mode", "node|client|aux",
      "node; client: cannot be called; aux: its values do not count (node)", CLI_TEXT, &given.mode,
      0, .of = modes},
@@ -375,13 +385,33 @@ static const struct cli_option options[] = {
     {"allow", "PEER,...", "peers that may connect (all)", CLI_TEXT, &given.allow, 0},
     {"insecure", NULL, "let everyone in, without a credential (MUSTER_INSECURE=1)", CLI_FLAG,
      &lock.lock.insecure, 0},
+    {"watch", NULL, "average nothing: print who looks for a group, whenever that has changed",
+     CLI_FLAG, &given.watch, 0},
+    {"bits", "N", "watch: the 2^N buckets of members whose groups mix (0)", CLI_NUMBER, &given.bits,
+     AVERAGE_BITS_MAX},
     {"quiet", NULL, "print nothing but errors", CLI_FLAG, &given.quiet, 0, .letter = 'q'},
     {"json", NULL, "print the result as JSON", CLI_FLAG, &given.json, 0},
 };
 static const struct cli_verb verb = {
-    "average", "[OPTIONS] --prefix NAME --bootstrap MULTIADDR,... FILE",
+    "average", "[OPTIONS] --prefix NAME --bootstrap MULTIADDR,... FILE|--watch",
     "averages the tensors of a .safetensors file with other peers, hivemind's or muster's", options,
     sizeof(options) / sizeof(options[0])};
+
+static int watch(const struct options *o)
+{
+    const struct average_watch w = {.prefix = o->prefix,
+                                    .bootstrap = o->bootstrap,
+                                    .identity = o->identity,
+                                    .native = strcmp(o->wire, "native") == 0,
+                                    .json = o->json,
+                                    .bits = o->bits,
+                                    .timeout = o->timeout < 0 ? 0 : o->timeout};
+
+    return strcmp(o->bootstrap, "new") == 0
+               ? cli_usage("average", "--watch needs a DHT that is there: --bootstrap names a node "
+                                      "of it")
+               : average_watch(&w);
+}
 
 int cmd_average(int argc, char **argv)
 {
@@ -392,14 +422,18 @@ int cmd_average(int argc, char **argv)
     if (err != 0) {
         return err;
     }
-    if (argc != 1) {
-        return cli_usage("average", "name one FILE of tensors");
+    if (argc != (given.watch ? 0 : 1)) {
+        return cli_usage("average", given.watch ? "--watch takes no FILE: it averages nothing"
+                                                : "name one FILE of tensors");
     }
     if (given.prefix == NULL || given.bootstrap == NULL) {
         return cli_usage("average", "%s is needed: %s",
                          given.prefix == NULL ? "--prefix NAME" : "--bootstrap MULTIADDR,...",
                          given.prefix == NULL ? "members find each other by it"
                                               : "or \"new\", at the first member");
+    }
+    if (given.watch) {
+        return watch(&given);
     }
     (void)sigaction(SIGINT, &act, NULL);
     (void)sigaction(SIGTERM, &act, NULL);

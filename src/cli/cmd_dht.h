@@ -60,6 +60,8 @@ struct dht_app {
     struct mu_dht_wish wish;
     /** Called once the node has joined; NULL: serve. Returns an exit code. */
     int (*begin)(struct dht_app *app);
+    /** Called when it is about to stop; may be NULL. */
+    void (*stopped)(struct dht_app *app);
     bool stopping;
     int code;
 };

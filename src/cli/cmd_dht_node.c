@@ -48,6 +48,9 @@ void dht_stop(struct dht_app *app, int code)
     }
     app->stopping = true;
     app->code = app->code != 0 ? app->code : code;
+    if (app->stopped != NULL) {
+        app->stopped(app);
+    }
     if (app->dht != NULL) {
         mu_dht_service_stop(app->dht);
     } else if (app->host != NULL) {

@@ -4,6 +4,7 @@ said when something is wrong."""
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 
@@ -64,8 +65,20 @@ def test_two_files(folder):
     checks.equal(read(b)[0], [4.0, 2.0, 0.0], "which leaves the one that was read")
     result = json.loads(said)
     checks.equal((len(result["members"]), result["parts_local"]), (2, 0), "the result as JSON")
-    checks.ok("looking for a group in run.0b" in errors, "it says for whom it waits", errors)
+    checks.ok("looking for a group in run.0b\n" in errors, "it says where it looks, however soon others come", errors)
     checks.equal(more, "", "--quiet prints nothing")
+
+
+def test_waiting(folder):
+    """It says for whom it waits, until it is interrupted."""
+    a = os.path.join(folder, "a")
+    write(a, [1.0])
+    lonely = start("--prefix", "run", "--bootstrap", "new", a)
+    lines = [lonely.stderr.readline() for _ in range(3)]
+    checks.equal(lines[1:], ["looking for a group in run.0b\n", "nobody else is there yet\n"], "it says for whom it waits")
+    lonely.send_signal(signal.SIGINT)
+    checks.ok("interrupted" in lonely.communicate(timeout=lib.PATIENCE)[1], "until it is interrupted")
+    checks.equal((lonely.returncode, read(a)[0]), (128 + signal.SIGINT, [1.0]), "which leaves the file")
 
 
 def test_faults(folder):
