@@ -82,6 +82,8 @@ def runner_of(path, line):
     """The program of this folder that runs it."""
     if path == "docs/install.md":
         return "service"  # on a machine with systemd, every command of the page
+    if path == "docs/averaging.md":
+        return "docs_average"
     if path in IN_ETCD or "etcd://" in line:
         return "docs_etcd"
     return "docs_swarm" if SWARM.search(line) else "docs_hosts"
