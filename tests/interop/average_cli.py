@@ -43,6 +43,14 @@ def start(*args):
                             universal_newlines=True, preexec_fn=lib.die_with_parent)
 
 
+def end(process):
+    """What it says until it ends, besides what was read. Popen.communicate() would lose what came with the line that was
+    read last: it reads from the descriptor, past the buffer."""
+    errors, said = process.stderr.read(), process.stdout.read()
+    process.wait(timeout=lib.PATIENCE)
+    return said, errors
+
+
 def first_address(process):
     line = process.stderr.readline()
     found = re.match(r"at (/\S+)$", line)
@@ -57,8 +65,8 @@ def test_two_files(folder):
     first = start("--prefix", "run", "--bootstrap", "new", "--size", "2", *QUICK, "--json", a)
     second = start("--prefix", "run", "--bootstrap", first_address(first), "--size", "2", "--weight", "3", "-q", *QUICK,
                    "-o", out, b)
-    said, errors = first.communicate(timeout=lib.PATIENCE + 60)
-    _, more = second.communicate(timeout=lib.PATIENCE + 60)
+    said, errors = end(first)
+    _, more = end(second)
     checks.equal((first.returncode, second.returncode), (0, 0), "two files are averaged")
     checks.equal(read(a), ([3.0, 2.0, 1.0], 1, {"by": "test"}), "in place; integers and metadata stay")
     checks.equal(read(out), ([3.0, 2.0, 1.0], 2, {"by": "test"}), "into another file")
@@ -77,7 +85,7 @@ def test_waiting(folder):
     lines = [lonely.stderr.readline() for _ in range(3)]
     checks.equal(lines[1:], ["looking for a group in run.0b\n", "nobody else is there yet\n"], "it says for whom it waits")
     lonely.send_signal(signal.SIGINT)
-    checks.ok("interrupted" in lonely.communicate(timeout=lib.PATIENCE)[1], "until it is interrupted")
+    checks.ok("interrupted" in end(lonely)[1], "until it is interrupted")
     checks.equal((lonely.returncode, read(a)[0]), (128 + signal.SIGINT, [1.0]), "which leaves the file")
 
 

@@ -31,6 +31,15 @@ def hivemind_daemon():
     return found[0] if found else os.path.join(BUILD, "hivemind", "p2pd")
 
 
+def kill_all(process):
+    """Kills what leads a session of its own, with all that it has started there."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
 class Checks(lib.Checks):
     """Ends with the line that tools/test-peers reads."""
 

@@ -14,6 +14,7 @@ import numpy
 import torch
 from hivemind.averaging import DecentralizedAverager
 from hivemind.optim.grad_averager import GradientAverager
+from hivemind.optim.power_sgd_averager import PowerSGDGradientAverager
 from hivemind.optim.state_averager import TrainingStateAverager
 from hivemind.p2p import p2p_daemon
 
@@ -58,7 +59,9 @@ class Gradients(Plain):
     def __init__(self, dht, shared):
         self.shapes = CONFIG["shapes"]
         self.params = [torch.nn.Parameter(torch.zeros(tuple(s))) for s in self.shapes]
-        self.averager = GradientAverager(self.params, dht=dht, **shared)
+        self.averager = self.make(self.params, dht=dht, **shared)
+
+    make = GradientAverager
 
     def set(self, seed):
         for param, value in zip(self.params, values(seed, self.shapes)):
@@ -73,6 +76,12 @@ class Gradients(Plain):
 
     def get(self):
         return self.result
+
+
+class Power(Gradients):
+    @staticmethod
+    def make(params, **shared):
+        return PowerSGDGradientAverager(params, averager_rank=CONFIG["power"], **shared)
 
 
 class States(Plain):
@@ -111,7 +120,7 @@ def make():
         shared["client_mode"] = True
     if CONFIG.get("mode") == "aux":
         shared["auxiliary"] = True
-    kind = {"GradientAverager": Gradients, "TrainingStateAverager": States}.get(CONFIG.get("averager"), Plain)
+    kind = {"GradientAverager": Gradients, "PowerSGDGradientAverager": Power, "TrainingStateAverager": States}.get(CONFIG.get("averager"), Plain)
     return dht, kind(dht, shared)
 
 

@@ -48,6 +48,8 @@ def answer(averager, tensors, what, *args):
 def main():
     tensors = [numpy.zeros(shape, numpy.float32) for shape in CONFIG["shapes"]]
     options = {}
+    if CONFIG.get("power"):
+        options["power_rank"] = CONFIG["power"]
     if CONFIG.get("part_bytes"):
         options["part_bytes"] = CONFIG["part_bytes"]
     averager = muster.average.Averager(
