@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """hivemind's daemon and ours on hosts of their own, one of which nobody can dial: it is reached through
-a relay, whoever is the relay, the hidden one and the caller.
+a relay, whoever is the relay, the hidden one and the caller. And both on hosts that dial each other at once.
 
     hivemind_nat.py MUSTER [--short] [--only=TEXT]
 
@@ -104,6 +104,37 @@ def test_daemons():
                              (100_000, True), what)
             except (AssertionError, p2pd_lib.Failure, p2pd_lib.DaemonError, asyncio.TimeoutError) as error:
                 checks.ok(False, what, repr(error))
+
+
+async def both_dial(site):
+    """Both have two connections then, and theirs may call on the one that we would not."""
+    theirs, ours = await site.daemon(site.public, "theirs"), await site.daemon(site.other, "ours")
+    try:
+        calling, serving = await theirs.client(), await ours.client()
+        await serving.add("echo", p2pd_lib.echo)
+        await asyncio.gather(theirs.connect(ours), ours.connect(theirs))
+        for _ in range(4):
+            if await calling.call(ours.id, "echo", b"x") != b"x":
+                return "another answer"
+            await asyncio.sleep(1.1)
+        return "all calls were answered"
+    except p2pd_lib.DaemonError as error:
+        return str(error)
+    finally:
+        for daemon in theirs, ours:
+            daemon.process.kill()
+            await daemon.process.wait()
+
+
+def test_both_dial():
+    if peers_lib.SHORT:
+        return
+    with Rig(3) as rig:
+        site = Site(rig)
+        site.public.link.set(delay_ms=100)
+        for n in range(6):
+            checks.equal(asyncio.run(asyncio.wait_for(both_dial(site), 60)), "all calls were answered",
+                         "they and we dial each other at once, and they call now and then, %d" % n)
 
 
 class Peers:

@@ -110,9 +110,14 @@ void mu_peer_conn_close(struct mu_peer_conn *c)
     end_all(c, 0);
 }
 
-int mu_peer_conn_drain(struct mu_peer_conn *c)
+int mu_peer_conn_drain(struct mu_peer_conn *c, mu_mono_t now)
 {
-    return c->stage == MU_PEER_OPEN ? mu_yamux_drain(&c->yamux) : MUSTER_EAGAIN;
+    return c->stage == MU_PEER_OPEN ? mu_yamux_drain(&c->yamux, now) : MUSTER_EAGAIN;
+}
+
+bool mu_peer_conn_drained(const struct mu_peer_conn *c)
+{
+    return c->stage == MU_PEER_OPEN && mu_yamux_drained(&c->yamux);
 }
 
 /* --- the handshake ---------------------------------------------------------------------------- */

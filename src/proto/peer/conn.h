@@ -170,10 +170,12 @@ void mu_peer_conn_consumed(struct mu_peer_conn *c, mu_mono_t now, uint32_t id, s
 void mu_peer_conn_close(struct mu_peer_conn *c);
 /**
  * Opens no more streams and asks the peer to open no more; open streams go on, and so do those that
- * the peer opens before it hears of it. GO_AWAY or the end of the connection shows that it has
- * heard. MUSTER_EAGAIN: the connection is not open yet; MUSTER_ENOMEM.
+ * the peer opens before it hears of it. GO_AWAY, the end of the connection or
+ * mu_peer_conn_drained() shows that it has heard. MUSTER_EAGAIN: the connection is not open yet;
+ * MUSTER_ENOMEM.
  */
-int mu_peer_conn_drain(struct mu_peer_conn *c);
+int mu_peer_conn_drain(struct mu_peer_conn *c, mu_mono_t now);
+bool mu_peer_conn_drained(const struct mu_peer_conn *c);
 /** Returns how much the windows of all streams have grown beyond their initial size. */
 uint64_t mu_peer_conn_grown(const struct mu_peer_conn *c);
 /** Sets how much more all windows together may grow. */

@@ -493,13 +493,25 @@ int mu_yamux_go_away(struct mu_yamux *y, enum mu_yamux_go_away code)
     return err == 0 ? 0 : MUSTER_ENOMEM;
 }
 
-int mu_yamux_drain(struct mu_yamux *y)
+int mu_yamux_drain(struct mu_yamux *y, mu_mono_t now)
 {
+    bool waits = y->pinged_at.ns != MU_MONO_NEVER.ns;
     bool first = !y->away;
     int err = mu_yamux_go_away(y, MU_YAMUX_NORMAL);
 
-    y->drains = y->drains || (first && err == 0);
+    if (first && err == 0) {
+        y->drains = true;
+        y->away_ping = y->ping_value + (waits ? 1 : 0);
+        if (!waits) {
+            y->ping_at = now;
+        }
+    }
     return err;
+}
+
+bool mu_yamux_drained(const struct mu_yamux *y)
+{
+    return y->drains && (int32_t)(y->ping_value - y->away_ping) > 0;
 }
 
 /* --- out, and time ---------------------------------------------------------------------------- */
@@ -554,7 +566,8 @@ int mu_yamux_tick(struct mu_yamux *y, mu_mono_t now)
             }
             y->pinged_at = now;
         }
-        y->ping_at = mu_mono_add_ms(now, y->config.keep_alive_ms);
+        y->ping_at = y->config.keep_alive_ms == 0 ? MU_MONO_NEVER
+                                                  : mu_mono_add_ms(now, y->config.keep_alive_ms);
     }
     return 0;
 }

@@ -100,9 +100,10 @@ struct mu_yamux {
     uint64_t grown;  /* how much the windows have grown */
     uint32_t theirs; /* open streams of the peer's */
     uint32_t unacked;
-    bool away;    /* we said GO_AWAY */
-    bool drains;  /* we accept streams that the peer opens before it hears of it */
-    bool refused; /* the peer said GO_AWAY */
+    bool away;          /* we said GO_AWAY */
+    bool drains;        /* we accept streams that the peer opens before it hears of it */
+    bool refused;       /* the peer said GO_AWAY */
+    uint32_t away_ping; /* the first ping behind our GO_AWAY, if it drains */
     /* the frame that is being read */
     uint8_t head[MU_YAMUX_HEADER];
     uint8_t head_len;
@@ -173,9 +174,11 @@ int mu_yamux_say_resets(struct mu_yamux *y);
 int mu_yamux_consumed(struct mu_yamux *y, mu_mono_t now, uint32_t id, uint32_t n);
 /** Tells the peer to open no more streams. Open streams go on. MUSTER_ENOMEM. */
 int mu_yamux_go_away(struct mu_yamux *y, enum mu_yamux_go_away code);
-/** The same, but accepts streams that the peer opens anyway, because it may not have heard yet.
- * MUSTER_ENOMEM. */
-int mu_yamux_drain(struct mu_yamux *y);
+/** The same, but accepts streams that the peer opens anyway, because it may not have heard yet. A
+ * ping goes behind it. MUSTER_ENOMEM. */
+int mu_yamux_drain(struct mu_yamux *y, mu_mono_t now);
+/** Returns whether the peer has heard that we drain: all that it opened before has come. */
+bool mu_yamux_drained(const struct mu_yamux *y);
 
 struct mu_span mu_yamux_output(const struct mu_yamux *y);
 void mu_yamux_sent(struct mu_yamux *y, size_t len);

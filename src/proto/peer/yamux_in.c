@@ -41,6 +41,9 @@ static int take_ping(struct mu_yamux *y, const struct header *h, mu_mono_t now)
         y->rtt_ns = y->rtt_ns == 0 || rtt_ns < y->rtt_ns ? rtt_ns : y->rtt_ns;
         y->pinged_at = MU_MONO_NEVER;
         y->ping_value++;
+        if (y->drains && y->ping_value == y->away_ping) {
+            y->ping_at = now;
+        }
     }
     return 0;
 }

@@ -11,8 +11,8 @@
 #include "service/base/log.h"
 
 enum {
-    /* How long a connection that is not used for new streams lives before it is closed: the other
-     * side has to hear of the one that is used. */
+    /* How long a connection through a relay lives beside a direct one before it is closed: the
+     * other side has to hear of the one that is used. */
     RETIRE_MS = 1000,
     STARVED_MS = 10,
 };
@@ -262,6 +262,21 @@ void mu_host_conn_close(struct mu_host_conn *c, int why, const char *text)
     mu_host_conn_touch(c);
 }
 
+bool mu_host_conn_make_room(struct mu_host_peer *peer)
+{
+    const struct mu_host_conn *best = mu_host_peer_best(peer);
+
+    MU_LIST_FOREACH (it, &peer->conns) {
+        struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, of_peer);
+
+        if (c != best && c->pc.stage != MU_PEER_OVER && c->idle_at.ns != MU_MONO_NEVER.ns) {
+            mu_host_conn_close(c, MUSTER_ECLOSED, "there are newer ones");
+            return true;
+        }
+    }
+    return false;
+}
+
 /* --- events ----------------------------------------------------------------------------------- */
 
 /* Puts the address that was dialled into an error. */
@@ -418,14 +433,17 @@ static void account(struct mu_host_conn *c)
 static mu_mono_t idle_deadline(const struct mu_host_conn *c)
 {
     const struct mu_peer_host *h = c->host;
+    const struct mu_host_conn *best;
 
     if (c->peer == NULL || c->drains || c->idle_at.ns == MU_MONO_NEVER.ns) {
         return MU_MONO_NEVER;
     }
-    if (mu_host_peer_best(c->peer) != c) {
+    best = mu_host_peer_best(c->peer);
+    if (best != c && best != NULL && c->limited && !best->limited) {
         return mu_mono_add_ms(c->idle_at, RETIRE_MS);
     }
-    if (h->config.idle_ms == 0 || c->peer->keep != 0) {
+    /* The peer may use another one than we do: its streams would fail with that one. */
+    if (h->config.idle_ms == 0 || (best == c && c->peer->keep != 0)) {
         return MU_MONO_NEVER;
     }
     return mu_mono_add_ms(c->idle_at, h->config.idle_ms);
@@ -467,6 +485,8 @@ static void look_idle(struct mu_host_conn *c)
     }
     if (c->away) {
         mu_host_conn_close(c, MUSTER_ECLOSED, "the peer has closed the connection");
+    } else if (c->drains && mu_peer_conn_drained(&c->pc)) {
+        mu_host_conn_close(c, MUSTER_ECLOSED, "idle");
     } else if (c->drains && c->close_at.ns == MU_MONO_NEVER.ns) {
         c->close_at = mu_mono_add_ms(now_of(c), c->host->config.drain_ms);
     }
@@ -618,7 +638,7 @@ static void on_timer(struct mu_timer *timer)
             mu_host_conn_close(c, MUSTER_ECLOSED, "idle");
         }
     } else if (mu_mono_reached(idle_deadline(c), now)) {
-        int err = mu_peer_conn_drain(&c->pc);
+        int err = mu_peer_conn_drain(&c->pc, now);
 
         if (err == MUSTER_ENOMEM) {
             mu_host_conn_starve(c);

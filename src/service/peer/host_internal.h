@@ -193,6 +193,8 @@ void mu_host_conn_pump(struct mu_host_conn *c);
 void mu_host_conn_starve(struct mu_host_conn *c);
 /** Closes the connection; its streams end. */
 void mu_host_conn_close(struct mu_host_conn *c, int why, const char *text);
+/** Closes the oldest connection that is not used and has no streams. False: there is none. */
+bool mu_host_conn_make_room(struct mu_host_peer *peer);
 
 /* --- host_peer.c ------------------------------------------------------------------------- */
 

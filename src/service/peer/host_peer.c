@@ -356,7 +356,7 @@ int mu_host_peer_attach(struct mu_host_conn *c, struct mu_errmsg *reterr_msg)
         return mu_err(reterr_msg, MUSTER_EPEERDENIED, "%s",
                       peer->banned ? "the peer is banned" : "the peer is not on the list");
     }
-    if (peer->conn_count >= h->config.conns_peer_max) {
+    if (peer->conn_count >= h->config.conns_peer_max && !mu_host_conn_make_room(peer)) {
         return mu_err(reterr_msg, MUSTER_ELIMIT, "there are %u connections to that peer already",
                       peer->conn_count);
     }

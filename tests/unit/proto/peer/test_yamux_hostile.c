@@ -236,14 +236,46 @@ static void test_yamux_that_drains_takes_what_was_opened_before_it_was_heard(voi
 
     start(&y, MU_YAMUX_LISTENER);
     (void)unused;
-    assert_int_equal(mu_yamux_drain(&y), 0);
+    assert_int_equal(mu_yamux_drain(&y, at_ms(0)), 0);
     expect_output(&y, "000300000000000000000000");
     assert_int_equal(mu_yamux_open(&y, at_ms(0), &id), MUSTER_ECLOSED);
     assert_int_equal(feed(&y, "000100010000000100000000"), 0);
     (void)expect_event(&y, MU_YAMUX_EV_OPENED, 1);
     expect_output(&y, "000100020000000100000000");
-    assert_int_equal(mu_yamux_drain(&y), 0); /* once is enough */
+    assert_int_equal(mu_yamux_drain(&y, at_ms(0)), 0); /* once is enough */
     assert_int_equal(mu_yamux_output(&y).len, 0);
+    mu_yamux_fini(&y);
+}
+
+static void test_yamux_knows_when_the_peer_has_heard_that_it_drains(void **unused)
+{
+    struct mu_yamux y;
+
+    (void)unused;
+    start(&y, MU_YAMUX_LISTENER);
+    y.ping_value = 7;
+    assert_int_equal(mu_yamux_drain(&y, at_ms(0)), 0);
+    assert_int_equal(mu_yamux_tick(&y, at_ms(0)), 0);
+    expect_output(&y, "000300000000000000000000"
+                      "000200010000000000000007");
+    assert_false(mu_yamux_drained(&y));
+    assert_int_equal(feed(&y, "000200020000000000000007"), 0);
+    assert_true(mu_yamux_drained(&y));
+    mu_yamux_fini(&y);
+
+    /* The answer to an earlier ping proves nothing. */
+    start(&y, MU_YAMUX_LISTENER);
+    y.ping_at = at_ms(0);
+    assert_int_equal(mu_yamux_tick(&y, at_ms(0)), 0);
+    assert_int_equal(mu_yamux_drain(&y, at_ms(0)), 0);
+    expect_output(&y, "000200010000000000000000"
+                      "000300000000000000000000");
+    assert_int_equal(feed(&y, "000200020000000000000000"), 0);
+    assert_false(mu_yamux_drained(&y));
+    assert_int_equal(mu_yamux_tick(&y, at_ms(0)), 0);
+    expect_output(&y, "000200010000000000000001");
+    assert_int_equal(feed(&y, "000200020000000000000001"), 0);
+    assert_true(mu_yamux_drained(&y));
     mu_yamux_fini(&y);
 }
 
@@ -344,6 +376,7 @@ int main(void)
         cmocka_unit_test(test_yamux_a_flood_by_a_peer_that_never_reads_is_not_taken),
         cmocka_unit_test(test_yamux_refuses_streams_beyond_its_limit_and_after_go_away),
         cmocka_unit_test(test_yamux_that_drains_takes_what_was_opened_before_it_was_heard),
+        cmocka_unit_test(test_yamux_knows_when_the_peer_has_heard_that_it_drains),
         cmocka_unit_test(test_yamux_opens_no_more_than_the_peer_has_accepted),
         cmocka_unit_test(test_yamux_a_reset_is_not_forgotten_for_want_of_memory),
         cmocka_unit_test(test_yamux_a_reset_waits_for_room_in_the_output),
