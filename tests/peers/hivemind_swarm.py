@@ -28,6 +28,7 @@ class Swarm:
         self.folder = folder
         self.binaries = {"theirs": THEIRS, "ours": p2pd_lib.link_binary(folder)}
         self.peers, self.kinds = {}, {}
+        self.ours_since = {}  # by id
         self.log = open(os.path.join(folder, "log"), "wb")
 
     def start(self, n, kind):
@@ -36,6 +37,8 @@ class Swarm:
             [PYTHON, os.path.join(peers_lib.HERE, "py", "hivemind_peer.py"), self.binaries[kind],
              os.path.join(self.folder, "key%d" % n), str(n), *initial], stderr=self.log)
         self.kinds[n] = kind
+        if kind == "ours":
+            self.ours_since.setdefault(self.peers[n].id, time.time())
         return self.peers[n]
 
     def all(self, *request, but=()):
@@ -78,7 +81,7 @@ def mixed(swarm):
     for n in 0, 1:
         said = swarm.peers[n].ask("state", 30)
         checks.ok(said.get("value") is not None, "a state is loaded over %s" % swarm.kinds[n], said)
-    tell_calls(swarm.all("counts"), "between daemons of both kinds")
+    tell_calls(swarm, swarm.all("counts"), "between daemons of both kinds")
 
 
 def test_state_both_ways():
@@ -129,11 +132,15 @@ def test_optimizer():
             swarm.end()
 
 
-def tell_calls(counts, what):
+def tell_calls(swarm, counts, what):
+    """A call in which no daemon of ours had a part is not ours to answer for: it is told, and fails nothing."""
     calls = sum(s.get("calls", 0) for s in counts.values())
-    failures = [f for s in counts.values() for f in s.get("failures", ["%r" % s])]
-    checks.ok(calls > 0 and not failures, "%d calls %s, %d failed" % (calls, what, len(failures)), failures[:5])
-    return calls, failures
+    failures = [f for s in counts.values() for f in s.get("failures", [{"said": "%r" % s}])]
+    among = [f for f in failures if f.get("theirs") and f["at"] < swarm.ours_since.get(f["callee"], float("inf"))]
+    ours = [f for f in failures if f not in among]
+    for failure in among:
+        checks.note("hivemind's daemons among themselves: %s" % failure)
+    checks.ok(calls > 0 and not ours, "%d calls %s, %d failed" % (calls, what, len(ours)), ours[:5])
 
 
 def test_mixed():
@@ -171,7 +178,7 @@ def migrate(swarm):
     checks.equal(set(swarm.kinds.values()), {"ours"}, "every daemon was replaced")
     # Matchmaking may split those who are left into several groups, whatever the daemon is.
     checks.ok(min(rounds) >= 2, "the others averaged meanwhile: the smallest groups had %s peers" % rounds)
-    tell_calls({**left, **swarm.all("counts")}, "during the migration of %d daemons" % PEERS)
+    tell_calls(swarm, {**left, **swarm.all("counts")}, "during the migration of %d daemons" % PEERS)
 
 
 def test_migration():

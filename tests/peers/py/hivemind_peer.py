@@ -100,8 +100,8 @@ class Peer:
             if got != list(range(5)):
                 raise ValueError("the stream had %r" % got)
         except Exception as error:  # whatever it is, it is a call that failed
-            self.failures.append("%s, peer %s over %s calls %s: %r" % (
-                time.strftime("%X"), VALUE, "theirs" if "hivemind_cli" in BINARY else "ours", target, error))
+            self.failures.append({"at": time.time(), "theirs": "hivemind_cli" in BINARY, "callee": target,
+                                  "said": "peer %s: %r" % (VALUE, error)})
         finally:
             self.calls += 2
             self.busy[target] -= 1
