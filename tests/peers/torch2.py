@@ -121,7 +121,7 @@ def test_5_tests_of_other_folders():
     run_program(checks, "PyTorch 2, distributed checkpoints", "tests/python/torch2_checkpoint.py",
                 environment=MODULE)
     run_program(checks, "PyTorch 2, joins and losses", "tests/python/torch2_elastic.py",
-                "--backends", "muster", environment=MODULE)
+                "--backends", "muster,mixed", muster_path(), environment=MODULE, seconds=1200)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 """torchrun's agents in an elastic job: a node joins, a node is lost, the first node is lost.
 
-usage: torch2_elastic.py [--backends muster,c10d] [--seconds N] [--share]
+usage: torch2_elastic.py [--backends muster,c10d,mixed] [--seconds N] [--share] [MUSTER]
 
 Three agents of `torchrun --nnodes 1:3` on loopback, with one worker each that does all_reduce
 (gloo) again and again. The times are from a new agent's command, or from kill -9 of an agent and
 its worker, to the moment when the workers of the new world have made their first all_reduce.
 
-muster must do all of it: if it does not, the exit status is 1. c10d is beside it for comparison:
-what it cannot do within --seconds is said. Its agents have a store of their own in a process apart,
-because the store of the first agent would go with it; so has muster's (a muster server inside this
-process). PyTorch 2.11's c10d shares one store for workers among rounds, and breaks when the members
-change; it is run with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 unless --share is given.
+mixed is c10d with agents of both kinds, as in a job that moves from one to the other: those that
+join are `muster run` and torchrun in turn, and both are lost. It needs MUSTER, and its store is a
+muster server.
+
+muster and mixed must do all of it: if they do not, the exit status is 1. c10d is beside them for
+comparison: what it cannot do within --seconds is said. Its agents have a store of their own in a
+process apart, because the store of the first agent would go with it; so has muster's (a muster
+server inside this process). PyTorch 2.11's c10d shares one store for workers among rounds, and
+breaks when the members change; it is run with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 unless --share
+is given.
 
 Needs a PyTorch with the package muster beside it, and nothing else. Run it by hand; `make test` has
 tests/python/test_torch.py and tests/hosts/python_torchrun.py.
@@ -75,14 +80,16 @@ def free_port():
 class Agent:
     """A torchrun agent, and what its workers say."""
 
-    def __init__(self, job, name):
+    def __init__(self, job, name, ours):
         import torch
 
         self.job, self.name = job, name
         self.began = time.monotonic()
         self.said = []
-        command = [
-            sys.executable, "-c", AGENT, job.backend, "--nnodes", "1:3", "--nproc_per_node", "1",
+        self.ours = ours
+        command = [job.muster, "run"] if ours else [sys.executable, "-c", AGENT, job.backend]
+        command += [
+            "--nnodes", "1:3", "--nproc_per_node", "1",
             "--rdzv_backend", job.backend, "--rdzv_endpoint", f"{HOST}:{job.port}",
             "--rdzv_id", "job",
             "--rdzv_conf", job.conf, "--monitor_interval", "0.1", "--max_restarts", "100",
@@ -92,7 +99,8 @@ class Agent:
             command += ["-r", "1", "-t", "1"]
         else:
             command += ["--local_addr", HOST]
-        env = dict(os.environ, ELASTIC_NODE=name, ELASTIC_DIR=job.work, OMP_NUM_THREADS="1")
+        env = dict(os.environ, ELASTIC_NODE=name, ELASTIC_DIR=job.work, OMP_NUM_THREADS="1",
+                   PYTHON_EXEC=sys.executable)  # fmt: skip
         if not job.share:
             env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         self.log = open(os.path.join(job.work, name + ".log"), "w")
@@ -124,6 +132,11 @@ class Agent:
         self.process.kill()
         self.process.wait()
 
+    def title(self):
+        """Who it is, where that is not the same for all."""
+        kinds = {True: "muster run ", False: "torchrun "}
+        return kinds[self.ours] if self.job.kind == "mixed" else "a node "
+
     def complaint(self):
         self.log.flush()
         with open(self.log.name) as file:
@@ -134,20 +147,22 @@ class Agent:
 class Job:
     """A run with one of the backends."""
 
-    def __init__(self, backend, work, options):
-        self.backend, self.work, self.share = backend, work, options.share or backend == "muster"
-        self.seconds = options.seconds
+    def __init__(self, kind, work, options):
+        self.kind, self.backend = kind, "c10d" if kind == "mixed" else kind
+        self.work, self.share = work, options.share or kind == "muster"
+        self.muster, self.seconds = options.muster, options.seconds
         self.changed = threading.Condition()
         self.script = os.path.join(work, "worker.py")
         with open(self.script, "w") as file:
             file.write(WORKER)
         self.agents = []
-        if backend == "muster":
+        if kind != "c10d":
             import muster
 
             self.server = muster.Server(f"{HOST}:0")
             self.port = self.server.port
-            self.conf = "is_host=0,last_call_timeout=1,upscale_delay=0"
+            self.conf = "is_host=0,last_call_timeout=1"
+            self.conf += ",upscale_delay=0" * (kind == "muster")
         else:
             self.port = free_port()
             self.server = subprocess.Popen(
@@ -156,8 +171,8 @@ class Job:
             self.server.stdout.readline()
             self.conf = "is_host=0,last_call_timeout=1"
 
-    def start(self, name):
-        agent = Agent(self, name)
+    def start(self, name, ours=False):
+        agent = Agent(self, name, ours and self.kind == "mixed")
         self.agents.append(agent)
         return agent
 
@@ -184,7 +199,7 @@ class Job:
         for agent in self.agents:
             if agent.process.poll() is None:
                 agent.kill()
-        if self.backend == "muster":
+        if self.kind != "c10d":
             self.server.close()
         else:
             self.server.kill()
@@ -193,21 +208,35 @@ class Job:
 
 def story(job):
     """Each step says how long it took."""
-    first = job.start("a")
-    job.world(1, 0)
-    print(f"{job.backend}: started", flush=True)
-    second = job.start("b")
-    took = job.world(2, second.began) - second.began
-    print(f"{job.backend}: join, from the command to a world of 2: {took:.2f} s", flush=True)
-    third = job.start("c")
-    took = job.world(3, third.began) - third.began
-    print(f"{job.backend}: join, from the command to a world of 3: {took:.2f} s", flush=True)
-    for victim, what in ((third, "the last node is lost"), (first, "the first node is lost")):
+
+    def lose(victim, what):
         job.agents.remove(victim)
         began = time.monotonic()
         victim.kill()
         took = job.world(len(job.agents), began) - began
-        print(f"{job.backend}: {what}, to a world of {len(job.agents)}: {took:.2f} s", flush=True)
+        tell(f"{what} is lost, to a world of {len(job.agents)}", took)
+
+    def join(name, ours):
+        agent = job.start(name, ours)
+        size = len(job.agents)
+        tell(f"{agent.title()}joins, from the command to a world of {size}",
+             job.world(size, agent.began) - agent.began)  # fmt: skip
+        return agent
+
+    def tell(what, took):
+        print(f"{job.kind}: {what}: {took:.2f} s", flush=True)
+
+    first = job.start("a")
+    job.world(1, 0)
+    print(f"{job.kind}: started", flush=True)
+    second = join("b", True)
+    third = join("c", False)
+    lose(third, "the last node")
+    if job.kind == "mixed":
+        lose(second, "muster's node")
+        join("d", True)
+        join("e", False)
+    lose(first, "the first node")
 
 
 def main():
@@ -215,8 +244,10 @@ def main():
     parser.add_argument("--backends", default="muster,c10d")
     parser.add_argument("--seconds", type=int, default=120)
     parser.add_argument("--share", action="store_true")
-    parser.add_argument("muster", nargs="?", help="not used: the build passes it to every test")
+    parser.add_argument("muster", nargs="?", help="the program, for mixed")
     options = parser.parse_args()
+    if "mixed" in options.backends and not options.muster:
+        parser.error("mixed needs the path of muster")
     import torch
 
     print(
@@ -232,7 +263,7 @@ def main():
                 story(job)
             except RuntimeError as error:
                 print(f"{backend}: FAILED: {error}", flush=True)
-                failed = failed or backend == "muster"
+                failed = failed or backend != "c10d"
             finally:
                 job.close()
     sys.exit(1 if failed else 0)
