@@ -207,6 +207,27 @@ class Asked:
             c.push(q, "b")
             self.checks.ok(w2.woken(), "the second push wakes the other")
 
+    def queue_workers(self):
+        """As PyTorch's queue_pop of several workers: each waits, and pops when it is woken. Who is woken
+        without an element would get an error."""
+        q = self.key()
+        with contextlib.ExitStack() as stack:
+            waiters = [stack.enter_context(self.conn()) for _ in range(5)]
+            c = stack.enter_context(self.conn())
+            for w in waiters:
+                w.start_wait(q)
+            for value in ("a", "b", "c"):
+                c.push(q, value)
+                awake = lib.wait_until(lambda: [w for w in waiters if not w.silent(0.05)], "a worker to wake")
+                self.checks.equal(len(awake), 1, "a push wakes one worker")
+                self.checks.ok(awake[0].woken(), "and tells it so")
+                self.checks.equal(awake[0].pop(q), (1, value.encode()), "which pops the element")
+                waiters.remove(awake[0])
+                self.checks.equal([w.still_waiting() for w in waiters], [True] * len(waiters),
+                                  "and the others wait on")
+            c.set(q, "1")
+            self.checks.equal([w.woken() for w in waiters], [True] * len(waiters), "a SET wakes all")
+
     def listing(self):
         names = [self.key() for _ in range(3)]
         with self.conn() as c:
@@ -360,7 +381,7 @@ def main():
         for test in (asked.handshake, asked.validate_alone, asked.values, asked.compare_set,
                      asked.several,
                      asked.waiting, asked.waiting_for_several, asked.cancelling, asked.barriers, asked.queues,
-                     asked.queue_waiting, asked.listing, asked.refusals, asked.limits,
+                     asked.queue_waiting, asked.queue_workers, asked.listing, asked.refusals, asked.limits,
                      asked.pipelining,
                      asked.dribble, asked.both_generations, asked.old_timeout, asked.old_extended):
             try:

@@ -557,7 +557,7 @@ static bool go_round(struct mu_cache *c, struct mu_cache_ask *ask)
 
 /* Whether the ask, one of the first, is answered by what the flight has brought. */
 static int answer_first(struct mu_cache *c, struct mu_cache_flight *f, struct mu_cache_ask *ask,
-                        struct mu_store_reply *ret)
+                        struct mu_cache_outcome *ret)
 {
     struct source brought = {.c = c, .found = c->found};
     const struct mu_store_request *q = ask->request;
@@ -569,11 +569,12 @@ static int answer_first(struct mu_cache *c, struct mu_cache_flight *f, struct mu
                 return MUSTER_EAGAIN;
             }
             f->taken = true;
+            ret->took = true;
         }
-        *ret = (struct mu_store_reply){0};
+        ret->reply = (struct mu_store_reply){0};
         return 0;
     }
-    return answer_from(&brought, q, ret);
+    return answer_from(&brought, q, &ret->reply);
 }
 
 static void free_landed(struct mu_cache *c)
@@ -607,14 +608,16 @@ bool mu_cache_next(struct mu_cache *c, mu_mono_t now, struct mu_cache_outcome *r
             ret->status = c->status;
             return true;
         }
-        err = first ? answer_first(c, f, ask, &ret->reply)
+        err = first ? answer_first(c, f, ask, ret)
                     : mu_cache_answer(c, now, ask->request, &ret->reply);
-        if (err == MUSTER_EAGAIN && go_round(c, ask)) {
+        ret->late = err == MUSTER_EAGAIN && f->taken && ask->request->verb == MU_STORE_WAIT &&
+                    (ask->request->flags & MU_STORE_IN_TURN) != 0;
+        if (err == MUSTER_EAGAIN && !ret->late && go_round(c, ask)) {
             continue;
         }
         ask->flight = NULL;
         ret->brought = first;
-        ret->pass = err == MUSTER_ELIMIT || err == MUSTER_EAGAIN;
+        ret->pass = err == MUSTER_ELIMIT || (err == MUSTER_EAGAIN && !ret->late);
         ret->status = err == MUSTER_ENOENT ? err : 0;
         return true;
     }

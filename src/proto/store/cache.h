@@ -147,6 +147,8 @@ struct mu_cache_outcome {
     bool pass;                /* it can only be answered by a call of its own */
     bool failed;              /* the flight has failed, with `status` */
     bool brought;             /* it is what the flight has brought, and perhaps not in memory */
+    bool took;                /* a queue's element has ended its wait */
+    bool late;                /* that was given to another: it may ask again once that is popped */
     int status;               /* 0, or MUSTER_ENOENT */
     struct mu_store_reply reply;
 };

@@ -96,7 +96,7 @@ static inline void mu_gateway_drop(struct mu_gateway *k)
  * keep. It has one key. */
 static inline bool mu_gateway_rests(const struct mu_gateway_op *op)
 {
-    return op->ask.flight != NULL;
+    return op->ask.flight != NULL || op->behind != NULL;
 }
 /** The client of an operation that goes on is about to be gone. */
 void mu_gateway_disown(struct mu_gateway_op *op);

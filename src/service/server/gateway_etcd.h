@@ -34,6 +34,7 @@ struct mu_gateway_events {
  * with. Only gateway_server.c looks at it. */
 struct mu_gateway_client {
     bool in_order;                 /* answers must come in order */
+    bool single;                   /* one of PyTorch's, which does one thing after another */
     size_t pending;                /* operations under way that later ones must not overtake */
     struct mu_gateway_op *resting; /* one of these that was not sent, because it shares a call */
 };
@@ -65,8 +66,9 @@ struct mu_gateway_op {
     struct mu_store_op remote;
     struct mu_cache_ask ask;
     struct mu_add add;
-    struct mu_list hit; /* answered on the next turn, from memory */
-    bool pends;         /* counted in client->pending */
+    struct mu_list hit; /* answered on the next turn, from memory; or it is `behind` a client */
+    const struct mu_gateway_client *behind; /* that is about to pop what this has waited for */
+    bool pends;                             /* counted in client->pending */
     struct mu_gateway_server *gateway;
     struct mu_gateway_probe *probe;
     bool counted;

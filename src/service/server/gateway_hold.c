@@ -9,6 +9,9 @@
 
 #define AGAIN_MS   1000 /* until we ask again whether keys can be held */
 #define STARVED_MS 10   /* until we try again to send what found no memory */
+/* For how long a WAIT stays behind the client that was told of a queue's element. If that does not
+ * pop it, the next push ends a WAIT that late at most. */
+#define BEHIND_MS 1000
 
 /* A call that clients share. */
 struct shared {
@@ -34,7 +37,7 @@ static void pump(struct mu_gateway_hold *h);
 
 /* --- ends ------------------------------------------------------------------------------------- */
 
-void mu_gateway_hold_forget(struct mu_gateway_op *o)
+static void leave_client(struct mu_gateway_op *o)
 {
     struct mu_gateway_client *c = o->client;
 
@@ -47,9 +50,39 @@ void mu_gateway_hold_forget(struct mu_gateway_op *o)
     }
 }
 
+/* Lets those go on who are behind this client; NULL: all. */
+static void let_pass(struct mu_gateway_hold *h, const struct mu_gateway_client *c)
+{
+    struct mu_list passed;
+
+    mu_list_init(&passed);
+    MU_LIST_FOREACH_SAFE (it, tmp, &h->behind) {
+        if (c == NULL || MU_CONTAINER_OF(it, struct mu_gateway_op, hit)->behind == c) {
+            mu_list_remove(it);
+            mu_list_push(&passed, it);
+        }
+    }
+    while (!mu_list_empty(&passed)) {
+        struct mu_gateway_op *o = MU_CONTAINER_OF(mu_list_pop(&passed), struct mu_gateway_op, hit);
+
+        o->hit.next = NULL;
+        o->behind = NULL;
+        h->events.pass(h, o);
+    }
+}
+
+void mu_gateway_hold_forget(struct mu_gateway_hold *h, struct mu_gateway_op *o)
+{
+    leave_client(o);
+    if (o->client != NULL && o->base.request.verb == MU_STORE_QUEUE_POP &&
+        !mu_list_empty(&h->behind)) {
+        let_pass(h, o->client);
+    }
+}
+
 void mu_gateway_disown(struct mu_gateway_op *o)
 {
-    mu_gateway_hold_forget(o);
+    leave_client(o);
     o->client = NULL;
 }
 
@@ -107,10 +140,27 @@ void mu_gateway_hold_sending(struct mu_gateway_hold *h, const struct mu_store_re
 
 /* --- shared calls ----------------------------------------------------------------------------- */
 
+/* Its wait was for a queue, whose element went to this client. */
+static void stay_behind(struct mu_gateway_hold *h, struct mu_gateway_op *o,
+                        const struct mu_gateway_client *c)
+{
+    if (c == NULL) {
+        h->events.pass(h, o);
+        return;
+    }
+    if (mu_list_empty(&h->behind)) {
+        h->behind_until = mu_mono_add_ms(now_of(h), BEHIND_MS);
+    }
+    o->behind = c;
+    mu_list_init(&o->hit);
+    mu_list_push(&h->behind, &o->hit);
+}
+
 static void on_flight_done(struct shared *s)
 {
     struct mu_gateway_hold *h = s->hold;
     struct mu_store_op *op = &s->op;
+    const struct mu_gateway_client *taker = NULL; /* it may be gone, and is only compared */
     struct mu_cache_outcome out;
 
     mu_cache_land(&h->cache, now_of(h), s->flight, op->status,
@@ -121,7 +171,10 @@ static void on_flight_done(struct shared *s)
         if (o->client != NULL && o->client->resting == o) {
             o->client->resting = NULL;
         }
-        if (out.pass) {
+        taker = out.took && o->client != NULL && o->client->single ? o->client : taker;
+        if (out.late) {
+            stay_behind(h, o, taker);
+        } else if (out.pass) {
             h->events.pass(h, o);
         } else if (out.failed) {
             end(h, o, out.status, NULL,
@@ -222,6 +275,9 @@ static void pump(struct mu_gateway_hold *h)
     }
     if (h->stream_at.ns != 0) {
         at = mu_mono_min(at, h->stream_at);
+    }
+    if (!mu_list_empty(&h->behind)) {
+        at = mu_mono_min(at, h->behind_until);
     }
     mu_env_timer_arm(h->env, &h->timer, h->store == NULL ? MU_MONO_NEVER : at);
 }
@@ -420,6 +476,9 @@ static void on_timer(struct mu_timer *timer)
     if (h->stream_at.ns != 0 && !mu_mono_before(now, h->stream_at)) {
         start_stream(h);
     }
+    if (!mu_list_empty(&h->behind) && !mu_mono_before(now, h->behind_until)) {
+        let_pass(h, NULL);
+    }
     if (!h->renewing && !mu_mono_before(now, mu_cache_renew_at(&h->cache))) {
         h->renewing = true;
         h->renewal_at = now;
@@ -439,17 +498,21 @@ static bool must_pend(const struct mu_gateway_client *c, const struct mu_store_r
     return c->in_order ? !mu_store_may_block(q) : is_change(q);
 }
 
-/* PyTorch's WAIT for one key may be for a queue, of which each push wakes one who waits: each must
- * stand in the line at the server by itself. */
-static bool is_in_line(const struct mu_store_request *q)
+/* PyTorch's WAIT for one key may be for a queue, of which each push wakes one who waits. It shares
+ * a call only if we see when that one pops, which we do not if it is behind a gateway of ours: then
+ * it must stand in the line at the server by itself. */
+static bool is_in_line(const struct mu_gateway_op *o)
 {
-    return q->verb == MU_STORE_WAIT && q->key_count == 1 && (q->flags & MU_STORE_IN_TURN) != 0;
+    const struct mu_store_request *q = &o->base.request;
+
+    return q->verb == MU_STORE_WAIT && q->key_count == 1 && (q->flags & MU_STORE_IN_TURN) != 0 &&
+           (o->client == NULL || !o->client->single);
 }
 
 static bool join(struct mu_gateway_hold *h, struct mu_gateway_op *o)
 {
     o->ask.request = &o->base.request;
-    if (is_in_line(&o->base.request) || mu_cache_join(&h->cache, &o->ask) != 0) {
+    if (is_in_line(o) || mu_cache_join(&h->cache, &o->ask) != 0) {
         o->ask.flight = NULL;
         return false;
     }
@@ -557,6 +620,7 @@ bool mu_gateway_hold_cancel(struct mu_gateway_hold *h, struct mu_gateway_op *o)
     if (o->hit.next != NULL) {
         mu_list_remove(&o->hit);
         o->hit.next = NULL;
+        o->behind = NULL;
     } else if (o->ask.flight != NULL) {
         struct mu_cache_flight *empty = mu_cache_leave(&h->cache, &o->ask);
 
@@ -588,6 +652,7 @@ void mu_gateway_hold_init(struct mu_gateway_hold *h, struct mu_env *env, bool wa
     mu_cache_init(&h->cache, &config);
     mu_adds_init(&h->adds, config.seed);
     mu_list_init(&h->hits);
+    mu_list_init(&h->behind);
     mu_timer_init(&h->timer, on_timer);
     mu_timer_init(&h->soon, on_soon);
 }
@@ -595,7 +660,7 @@ void mu_gateway_hold_init(struct mu_gateway_hold *h, struct mu_env *env, bool wa
 void mu_gateway_hold_fini(struct mu_gateway_hold *h)
 {
     MU_ASSERT(h->calls == 0 && h->streams_in == NULL && !h->renewing && !h->lend_busy &&
-              mu_list_empty(&h->hits));
+              mu_list_empty(&h->hits) && mu_list_empty(&h->behind));
     mu_env_timer_arm(h->env, &h->timer, MU_MONO_NEVER);
     mu_env_timer_arm(h->env, &h->soon, MU_MONO_NEVER);
     mu_cache_fini(&h->cache);
@@ -631,5 +696,6 @@ void mu_gateway_hold_leave(struct mu_gateway_hold *h)
     mu_cache_clear(&h->cache);
     stop_lending(h);
     mu_env_timer_arm(h->env, &h->timer, MU_MONO_NEVER);
+    let_pass(h, NULL);
     end_unsent(h);
 }

@@ -8,6 +8,11 @@
  * client sent before is under way; otherwise it is passed on and keeps its place. In the same way
  * an operation that shares a call, and has not been sent, is passed on by itself as soon as its
  * client sends another.
+ *
+ * WAITs of PyTorch's clients for one key share a call although the key may be a queue, of which a
+ * push ends one WAIT. Then one of them is told, and pops next. The others stay `behind` its client
+ * until it has popped, and are then passed on by themselves, to stand in the server's line. Without
+ * that they would find the element that is not popped yet.
  */
 #ifndef MU_SERVER_GATEWAY_HOLD_H
 #define MU_SERVER_GATEWAY_HOLD_H
@@ -58,6 +63,8 @@ struct mu_gateway_hold {
     struct mu_timer timer;
     struct mu_timer soon;
     struct mu_list hits;
+    struct mu_list behind; /* struct mu_gateway_op */
+    mu_mono_t behind_until;
     size_t calls; /* under way, the two above not counted */
 };
 
@@ -88,6 +95,6 @@ mu_mono_t mu_gateway_hold_until(struct mu_gateway_hold *h);
 /** Gives back what events.recalled() said, now that nobody holds it through us. */
 void mu_gateway_hold_give_back(struct mu_gateway_hold *h, struct mu_span payload);
 /** An operation is over: for its client, whichever way it went. */
-void mu_gateway_hold_forget(struct mu_gateway_op *op);
+void mu_gateway_hold_forget(struct mu_gateway_hold *h, struct mu_gateway_op *op);
 
 #endif

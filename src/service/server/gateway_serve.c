@@ -329,6 +329,7 @@ int mu_store_backed_open(struct mu_store_conn *c)
     p->server = c->server;
     p->conn = c;
     p->gate.in_order = true;
+    p->gate.single = true;
     mu_list_init(&p->ops);
     c->peer = p;
     return 0;

@@ -199,7 +199,7 @@ static bool is_resting(const struct mu_gateway_op *o)
 
 static void forget(struct mu_gateway_server *r, struct mu_gateway_op *o)
 {
-    mu_gateway_hold_forget(o);
+    mu_gateway_hold_forget(&r->hold, o);
     if (o->counted) {
         *(mu_store_may_block(&o->base.request) ? &r->blocked : &r->busy) -= 1;
         o->counted = false;

@@ -238,6 +238,39 @@ static void test_cache_wait_is_never_over_because_a_key_is_not_there(void **stat
     assert_string_equal(told(&waits[1]), "?");
 }
 
+/* Joins as PyTorch's WAIT does. */
+static void join_line(struct get *g, const char *key)
+{
+    join(g, MU_STORE_WAIT, key);
+    (void)mu_cache_leave(&cache, &g->ask);
+    g->request.flags = MU_STORE_IN_TURN;
+    assert_int_equal(mu_cache_join(&cache, &g->ask), 0);
+}
+
+/* Who comes later must not find the element before that one has popped it. */
+static void test_cache_says_who_took_an_element_and_who_was_late(void **state)
+{
+    struct mu_cache_outcome out;
+    struct get waits[3];
+    struct mu_cache_flight *f;
+
+    (void)state;
+    join_line(&waits[0], "q");
+    join_line(&waits[1], "q");
+    f = take_off();
+    join_line(&waits[2], "q");
+    assert_null(mu_cache_next_flight(&cache, now));
+    land(f, MU_FOUND_QUEUE, "", 0);
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(mu_cache_next(&cache, now, &out));
+        assert_ptr_equal(out.ask, &waits[i].ask);
+        assert_true(out.took == (i == 0) && out.late == (i != 0) && !out.pass && !out.failed);
+        assert_null(out.ask->flight);
+    }
+    assert_false(mu_cache_next(&cache, now, &out));
+    assert_null(mu_cache_next_flight(&cache, now));
+}
+
 static void test_cache_passes_on_what_is_too_large(void **state)
 {
     struct mu_cache_outcome out;
@@ -371,6 +404,8 @@ int main(void)
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_cache_wait_is_never_over_because_a_key_is_not_there,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cache_says_who_took_an_element_and_who_was_late, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_cache_passes_on_what_is_too_large, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cache_keeps_its_bounds, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cache_renews_only_for_something, setup, teardown),
