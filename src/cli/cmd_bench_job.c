@@ -1,8 +1,8 @@
 /*
  * muster bench job: what N ranks of PyTorch ask of a store while they start, through one gateway
- * for each of M nodes, against a server in another process. The gateways are all in this process,
- * each with its own session over its own socket; a rank hands its operations to its node's gateway
- * without a socket in between, since a process cannot have so many.
+ * for each of M nodes, against a server in another process. The gateways are divided among a few
+ * processes, each gateway with its own session over its own socket; a rank hands its operations to
+ * its node's gateway without a socket in between, since a process cannot have so many.
  *
  * With --lenders, these gateways go to that many gateways of the first level, each in a process of
  * its own, which lend them keys.
@@ -23,6 +23,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cli/bench_parts.h"
 #include "cli/bench_server.h"
 #include "cli/cli.h"
 #include "cli/cli_loop.h"
@@ -30,6 +31,7 @@
 #include "service/server/gateway_hold.h"
 
 #define SPARE_DESCRIPTORS 64
+#define NODES_PER_PROCESS 512
 #define RANKS_PER_ROOT    128
 #define ID_BYTES          128 /* of an ncclUniqueId */
 #define KEY_MAX           96
@@ -69,25 +71,33 @@ struct bench {
     uint64_t group;
     uint64_t checks;
     uint64_t lender_count;
+    uint64_t processes;
     bool no_hold;
     bool json;
     double timeout;
     /* private */
-    struct cli_loop loop;
-    struct mu_timer timer;
     struct bench_server server;
     struct bench_server *lenders;
-    struct mu_gateway **gateways;
-    struct rank *all;
-    uint64_t opened;
-    uint64_t closed;
-    uint64_t done[STEP_DONE + 1]; /* ranks that have passed a step */
-    double at[STEP_DONE + 1];     /* when the last one did */
-    double started;
-    struct bench_server_figures figures[4]; /* before; after the barrier, the ids, the checks */
+    struct bench_parts parts;
+    double at[4]; /* when the stages had been passed; the first one connects the gateways */
+    struct bench_server_figures figures[4];
     struct mu_span *ids;
     char *id_texts;
     uint64_t roots;
+    /* of one process */
+    struct bench_part *part;
+    struct cli_loop loop;
+    struct mu_timer timer;
+    uint64_t node_first;
+    uint64_t node_count;
+    struct mu_gateway **gateways;
+    struct rank *all;
+    uint64_t rank_count;
+    bool open;  /* the gateways are connected, and ranks go on */
+    bool ended; /* nothing more is measured */
+    uint64_t opened;
+    uint64_t closed;
+    uint64_t done[STEP_DONE + 1]; /* ranks that have passed a step */
     uint8_t value[ID_BYTES];
     int code;
 };
@@ -128,6 +138,7 @@ static void give_up(struct bench *b, int code)
 {
     if (b->code == 0) {
         b->code = code;
+        bench_part_passed(b->part, code, 0);
         close_all(b);
     }
 }
@@ -136,10 +147,11 @@ static void on_timeout(struct mu_timer *timer)
 {
     struct bench *b = MU_CONTAINER_OF(timer, struct bench, timer);
 
-    give_up(b, cli_fail(CLI_TIMEOUT,
-                        "of %" PRIu64 " ranks %" PRIu64 " have passed the barrier and %" PRIu64
-                        " have all ids after %g s",
-                        b->ranks, b->done[STEP_BARRIER_WAIT], b->done[STEP_ID_GET], b->timeout));
+    give_up(b,
+            cli_fail(CLI_TIMEOUT,
+                     "of %" PRIu64 " ranks of one process %" PRIu64
+                     " have passed the barrier and %" PRIu64 " have all ids after %g s",
+                     b->rank_count, b->done[STEP_BARRIER_WAIT], b->done[STEP_ID_GET], b->timeout));
 }
 
 static void on_signal(void *context, int number)
@@ -160,33 +172,17 @@ static bool is_meeting(enum step step)
     return step == STEP_BARRIER_WAIT || step == STEP_GROUP_GET || step == STEP_CHECK;
 }
 
-static void meet(struct bench *b, enum step step)
-{
-    size_t part = step == STEP_BARRIER_WAIT ? 1 : step == STEP_GROUP_GET ? 2 : 3;
-
-    (void)bench_server_figures(&b->server, &b->figures[part]);
-    if (step == STEP_CHECK) {
-        close_all(b);
-        return;
-    }
-    for (uint64_t i = 0; i < b->ranks; i++) {
-        start_step(&b->all[i]);
-    }
-}
-
 static void pass_step(struct rank *r)
 {
     struct bench *b = r->b;
     enum step step = r->step++;
 
-    b->at[step] = now_s();
-    if (++b->done[step] < b->ranks || !is_meeting(step)) {
-        if (!is_meeting(step)) {
-            start_step(r);
-        }
-        return;
+    b->done[step]++;
+    if (!is_meeting(step)) {
+        start_step(r);
+    } else if (b->done[step] == b->rank_count) {
+        bench_part_passed(b->part, 0, now_s());
     }
-    meet(b, step);
 }
 
 static void on_done(struct mu_gateway_op *op)
@@ -194,7 +190,7 @@ static void on_done(struct mu_gateway_op *op)
     struct rank *r = MU_CONTAINER_OF(op, struct rank, op);
     struct bench *b = r->b;
 
-    if (b->code != 0) {
+    if (b->code != 0 || b->ended) {
         return;
     }
     if (op->base.status != 0) {
@@ -358,11 +354,11 @@ static void print_part(const struct bench *b, const char *part, size_t index)
 
 static void print_figures(const struct bench *b)
 {
-    print_figure(b, "barrier.time", b->at[STEP_BARRIER_WAIT] - b->started, 3, "s");
+    print_figure(b, "barrier.time", b->at[1] - b->at[0], 3, "s");
     print_part(b, "barrier", 1);
-    print_figure(b, "communicators.time", b->at[STEP_GROUP_GET] - b->at[STEP_BARRIER_WAIT], 3, "s");
+    print_figure(b, "communicators.time", b->at[2] - b->at[1], 3, "s");
     print_part(b, "communicators", 2);
-    print_figure(b, "checks.time", b->at[STEP_CHECK] - b->at[STEP_GROUP_GET], 3, "s");
+    print_figure(b, "checks.time", b->at[3] - b->at[2], 3, "s");
     print_part(b, "checks", 3);
 }
 
@@ -373,9 +369,7 @@ static int make_keys(struct bench *b)
     b->roots = (b->ranks + RANKS_PER_ROOT - 1) / RANKS_PER_ROOT;
     b->ids = calloc(b->roots, sizeof(*b->ids));
     b->id_texts = calloc(b->roots, KEY_MAX);
-    b->all = calloc(b->ranks, sizeof(*b->all));
-    b->gateways = calloc(b->nodes, sizeof(struct mu_gateway *));
-    if (b->ids == NULL || b->id_texts == NULL || b->all == NULL || b->gateways == NULL) {
+    if (b->ids == NULL || b->id_texts == NULL) {
         return cli_fail(CLI_FAILED, "out of memory");
     }
     for (uint64_t i = 0; i < b->roots; i++) {
@@ -418,15 +412,18 @@ static void stop_servers(struct bench *b)
     free(b->lenders);
 }
 
+/* --- one process ------------------------------------------------------------------------------ */
+
 static int open_gateways(struct bench *b)
 {
     const struct mu_gateway_events events = {.turn_ended = on_turn, .context = b};
     struct mu_errmsg msg = {{0}};
     char url[96];
 
-    for (; b->opened < b->nodes; b->opened++) {
+    for (; b->opened < b->node_count; b->opened++) {
+        uint64_t node = b->node_first + b->opened;
         const struct bench_server *to =
-            b->lender_count == 0 ? &b->server : &b->lenders[b->opened * b->lender_count / b->nodes];
+            b->lender_count == 0 ? &b->server : &b->lenders[node * b->lender_count / b->nodes];
         int err;
 
         (void)url_of(b, to, url, sizeof(url));
@@ -436,80 +433,155 @@ static int open_gateways(struct bench *b)
             return cli_fail(cli_exit_code(err), "%s", msg.text);
         }
     }
-    for (uint64_t i = 0; i < b->ranks; i++) {
-        b->all[i] = (struct rank){.b = b,
-                                  .number = (uint32_t)i,
-                                  .client.in_order = true,
-                                  .gateway = b->gateways[i * b->nodes / b->ranks]};
-    }
     return 0;
 }
 
-static void start_all(struct mu_timer *timer)
+/* The first rank of a node; of the node behind the last, their number. */
+static uint64_t first_rank(const struct bench *b, uint64_t node)
 {
-    struct bench *b = MU_CONTAINER_OF(timer, struct bench, timer);
+    return (node * b->ranks + b->nodes - 1) / b->nodes;
+}
 
-    mu_timer_init(&b->timer, on_timeout);
-    mu_env_timer_arm(b->loop.env, &b->timer,
-                     mu_mono_add_ms(mu_env_now(b->loop.env).mono, cli_ms(b->timeout)));
-    (void)bench_server_figures(&b->server, &b->figures[0]);
-    b->started = now_s();
-    for (uint64_t i = 0; i < b->ranks; i++) {
+static int make_ranks(struct bench *b)
+{
+    uint64_t first = first_rank(b, b->node_first);
+
+    b->rank_count = first_rank(b, b->node_first + b->node_count) - first;
+    b->all = calloc(b->rank_count, sizeof(*b->all));
+    b->gateways = calloc(b->node_count, sizeof(struct mu_gateway *));
+    return b->all != NULL && b->gateways != NULL ? 0 : cli_fail(CLI_FAILED, "out of memory");
+}
+
+static void place_ranks(struct bench *b)
+{
+    uint64_t first = first_rank(b, b->node_first);
+
+    for (uint64_t i = 0; i < b->rank_count; i++) {
+        uint64_t node = (first + i) * b->nodes / b->ranks;
+
+        b->all[i] = (struct rank){.b = b,
+                                  .number = (uint32_t)(first + i),
+                                  .client = {.in_order = true, .single = true},
+                                  .gateway = b->gateways[node - b->node_first]};
+    }
+}
+
+/* The next stage: the gateways connect; ranks begin, and go on where they met; all is over. */
+static void on_go(void *context)
+{
+    struct bench *b = context;
+
+    if (b->code != 0) {
+        return;
+    }
+    if (!b->open) {
+        int err = open_gateways(b);
+
+        b->open = true;
+        if (err != 0) {
+            give_up(b, err);
+            return;
+        }
+        place_ranks(b);
+        mu_timer_init(&b->timer, on_timeout);
+        mu_env_timer_arm(b->loop.env, &b->timer,
+                         mu_mono_add_ms(mu_env_now(b->loop.env).mono, cli_ms(b->timeout)));
+        bench_part_passed(b->part, 0, now_s());
+        return;
+    }
+    if (b->done[STEP_CHECK] == b->rank_count) {
+        b->ended = true;
+        bench_part_passed(b->part, 0, now_s());
+        close_all(b);
+        return;
+    }
+    for (uint64_t i = 0; i < b->rank_count; i++) {
         start_step(&b->all[i]);
     }
 }
 
-/* Waits until all sessions are there. */
-static void await_sessions(struct mu_timer *timer)
+static int run_part(void *context, uint64_t index, struct bench_part *part)
 {
-    struct bench *b = MU_CONTAINER_OF(timer, struct bench, timer);
-    uint64_t wanted = b->nodes + b->lender_count;
-    uint64_t sessions = 0;
-    struct bench_server_figures f;
+    struct bench *b = context;
+    int err;
 
-    for (uint64_t i = 0; i <= b->lender_count; i++) {
-        if (!bench_server_figures(i == b->lender_count ? &b->server : &b->lenders[i], &f)) {
-            give_up(b, cli_fail(CLI_FAILED, "a server for the benchmark is gone"));
-            return;
+    b->part = part;
+    b->node_first = index * b->nodes / b->processes;
+    b->node_count = (index + 1) * b->nodes / b->processes - b->node_first;
+    err = make_ranks(b);
+    err = err != 0 ? err : cli_loop_open(&b->loop, on_signal, b);
+    err = err != 0 ? err : bench_part_listen(part, b->loop.uv, on_go, b);
+    if (err != 0) {
+        bench_part_passed(part, err, 0);
+        return err;
+    }
+    cli_loop_run(&b->loop);
+    cli_loop_close(&b->loop);
+    return b->code;
+}
+
+/* --- all of it -------------------------------------------------------------------------------- */
+
+/* Waits until all sessions are there. */
+static int await_sessions(struct bench *b)
+{
+    const struct timespec step = {.tv_nsec = 100000000};
+    uint64_t wanted = b->nodes + b->lender_count;
+    double until = now_s() + b->timeout;
+    uint64_t sessions = 0;
+
+    while (sessions != wanted) {
+        if (now_s() > until) {
+            return cli_fail(CLI_TIMEOUT, "%" PRIu64 " of %" PRIu64 " sessions after %g s", sessions,
+                            wanted, b->timeout);
         }
-        sessions += f.stats.sessions;
+        (void)nanosleep(&step, NULL);
+        sessions = 0;
+        for (uint64_t i = 0; i <= b->lender_count; i++) {
+            struct bench_server_figures f;
+
+            if (!bench_server_figures(i == b->lender_count ? &b->server : &b->lenders[i], &f)) {
+                return cli_fail(CLI_FAILED, "a server for the benchmark is gone");
+            }
+            sessions += f.stats.sessions;
+        }
     }
-    if (sessions == wanted) {
-        mu_timer_init(&b->timer, start_all);
+    return 0;
+}
+
+static int measure(struct bench *b)
+{
+    int err = bench_parts_stage(&b->parts, &b->at[0]);
+
+    err = err != 0 ? err : await_sessions(b);
+    for (size_t i = 0; i < 4 && err == 0; i++) {
+        err = i == 0 ? 0 : bench_parts_stage(&b->parts, &b->at[i]);
+        b->at[i] = i == 0 ? now_s() : b->at[i];
+        if (err == 0 && !bench_server_figures(&b->server, &b->figures[i])) {
+            err = cli_fail(CLI_FAILED, "a server for the benchmark is gone");
+        }
     }
-    mu_env_timer_arm(b->loop.env, &b->timer, mu_mono_add_ms(mu_env_now(b->loop.env).mono, 200));
+    return err;
 }
 
 static int run(struct bench *b)
 {
     int err = start_servers(b);
 
+    err = err != 0 ? err : make_keys(b);
+    err = err != 0 ? err : bench_parts_start(&b->parts, b->processes, run_part, b);
+    err = err != 0 ? err : measure(b);
     if (err == 0) {
-        err = cli_loop_open(&b->loop, on_signal, b);
-    }
-    if (err == 0) {
-        err = make_keys(b);
-    }
-    if (err != 0) {
-        return err;
-    }
-    mu_timer_init(&b->timer, await_sessions);
-    mu_env_timer_arm(b->loop.env, &b->timer, mu_env_now(b->loop.env).mono);
-    err = open_gateways(b);
-    if (err != 0) {
-        give_up(b, err);
-    }
-    cli_loop_run(&b->loop);
-    cli_loop_close(&b->loop);
-    if (b->code == 0) {
+        double at;
+
         print_figures(b);
+        (void)bench_parts_stage(&b->parts, &at);
     }
+    bench_parts_stop(&b->parts);
     stop_servers(b);
-    free(b->gateways);
-    free(b->all);
     free(b->ids);
     free(b->id_texts);
-    return b->code;
+    return err;
 }
 
 int cmd_bench_job(int argc, char **argv)
@@ -523,6 +595,8 @@ int cmd_bench_job(int argc, char **argv)
         {"checks", "N", "how often each rank's monitor looks (1)", CLI_NUMBER, &b.checks, 1000000},
         {"lenders", "N", "gateways of a first level, to which those of nodes go (0)", CLI_NUMBER,
          &b.lender_count, 1000},
+        {"processes", "N", "processes for the nodes' gateways (one for 512 nodes)", CLI_NUMBER,
+         &b.processes, 1000},
         {"no-hold", NULL, "gateways pass every operation on", CLI_FLAG, &b.no_hold, 0},
         {"timeout", "TIME", "give up after this long (10m)", CLI_SECONDS, &b.timeout, 86400},
         {"json", NULL, "print one JSON object per line", CLI_FLAG, &b.json, 0},
@@ -530,8 +604,9 @@ int cmd_bench_job(int argc, char **argv)
     const struct cli_verb verb = {
         "bench job", "[--ranks N] [--nodes N] [OPTIONS]",
         "Does what N ranks of PyTorch ask of a store while they start: a barrier, one NCCL\n"
-        "communicator of all, one of each group, a look of the monitor. All gateways are in this\n"
-        "process, each with its own session over its own socket; the server is in another.\n"
+        "communicator of all, one of each group, a look of the monitor. Each node's gateway has "
+        "its\n"
+        "own session over its own socket; a few processes have them all, another has the server.\n"
         "Prints `name value unit` lines: times, and what the server had to take and to send.",
         options, sizeof(options) / sizeof(options[0])};
     int err = cli_parse(&verb, &argc, &argv);
@@ -547,6 +622,10 @@ int cmd_bench_job(int argc, char **argv)
     if (b.ranks == 0 || b.group == 0 || b.checks == 0 || b.nodes > b.ranks) {
         return cli_usage("bench job", "name numbers above 0, and no more nodes than ranks");
     }
+    b.processes =
+        b.processes == 0 ? (b.nodes + NODES_PER_PROCESS - 1) / NODES_PER_PROCESS : b.processes;
+    b.processes = b.processes > b.nodes ? b.nodes : b.processes;
+    /* The server has a socket for each node. */
     descriptors = cli_raise_descriptor_limit();
     if (descriptors < b.nodes + SPARE_DESCRIPTORS) {
         return cli_fail(CLI_FAILED,
