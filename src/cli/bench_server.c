@@ -11,6 +11,8 @@
 #include "cli/cli.h"
 #include "cli/cli_loop.h"
 
+#define LENDER_NICE 15
+
 struct child {
     struct mu_uv_env *uv;
     struct mu_store_server *server;
@@ -66,6 +68,9 @@ static int run_child(struct child *c, const char *backing)
     uint16_t port;
 
     (void)signal(SIGPIPE, SIG_IGN);
+    if (backing != NULL) {
+        (void)setpriority(PRIO_PROCESS, 0, LENDER_NICE); /* the server is what is measured */
+    }
     (void)cli_raise_descriptor_limit();
     config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .host = "127.0.0.1"};
     config.stopped = on_stopped;
