@@ -25,7 +25,7 @@ COMMON = {
         "uvarint v2 v3 x25519 yamux",
     "words of libp2p, hivemind, etcd, PyTorch and TLS, with their meaning there":
         "auth barrier bucket schema candidate circuit compare compression contact device dict dtype dump envelope "
-        "fork hello hop identify identity neighbour relay reservation role tensor trainer txn unary "
+        "fork hello hop identify identity neighbour reservation role tensor trainer txn unary "
         "voucher",
     "what every program has":
         "addr alloc arg assert buf builder cache case cert class client clock cmd code config conn connect "

@@ -164,6 +164,17 @@ HELD(gateway_held, "gateway-held",
 HELD(gateway_deep, "gateway-deep",
      "the same with gateways to a gateway, which lends them what it holds, and is lost", false,
      .deep = true)
+HELD(gateway_tree, "gateway-tree",
+     "the same behind relays, which carry what changes a key, and are lost", false, .tree = true)
+HELD(tree_kept, "tree-kept",
+     "planted bug: a gateway behind a relay that keeps what it says it has given back", true,
+     .tree = true, .plant = STORE_PLANT_CACHE)
+HELD(tree_forever, "tree-forever",
+     "planted bug: a gateway that forgets nothing when its relay is lost", true, .tree = true,
+     .plant = STORE_PLANT_CACHE + 3)
+HELD(tree_spoiled, "tree-spoiled",
+     "planted bug: a gateway that keeps what it has changed while a relay was asked", true,
+     .tree = true, .plant = STORE_PLANT_CACHE + 4)
 HELD(lent_late_recall, "lent-late-recall",
      "planted bug: a gateway that gives back, or passes on changes of, what it has lent", true,
      .deep = true, .plant = STORE_PLANT_HOLDS)

@@ -56,8 +56,10 @@ uint32_t store_member_host(const struct store_member *m)
 {
     static const uint32_t with_gateways[STORE_CLIENTS] = {1, 2, 0, 1, 2};
     static const uint32_t deep[STORE_CLIENTS] = {2, 3, 0, 1, 2};
+    static const uint32_t tree[STORE_CLIENTS] = {3, 1, 0, 3, 3};
 
     return m->world->setup->deep       ? deep[m->number]
+           : m->world->setup->tree     ? tree[m->number]
            : m->world->setup->gateways ? with_gateways[m->number]
                                        : m->number % m->world->host_count;
 }
@@ -115,7 +117,9 @@ static int open_gateway(struct store_serving *s, struct mu_errmsg *reterr_msg)
     /* Where held keys are not what it is about, one of two gateways holds none. */
     config.hold.lease_ms = s->world->lease_ms;
     config.hold.plant = plant_of_holds(s->world, true);
-    config.backing = s->world->setup->deep && s->host->number >= 2
+    config.backing = s->world->setup->tree && s->host->number == 3
+                         ? "tcp://server:29500?connect=5000&via=server1:29500,server2:29500"
+                     : s->world->setup->deep && s->host->number >= 2
                          ? "tcp://server1:29500?connect=5000"
                      : s->world->setup->reading || s->host->number % 2 == 0
                          ? "tcp://server:29500?connect=5000"

@@ -478,7 +478,9 @@ static void set_up(struct store_world *w)
     }
     flags = (w->disk == STORE_DISK_NONE && !w->setup->backed ? MU_SIM_KEEP_ALIVE : 0) |
             (w->setup->keep_awake ? MU_SIM_KEEP_AWAKE : 0);
-    w->host_count = w->setup->deep ? 4 : w->setup->backed || w->setup->gateways ? 3 : 1;
+    w->host_count = w->setup->deep || w->setup->tree         ? 4
+                    : w->setup->backed || w->setup->gateways ? 3
+                                                             : 1;
     for (uint32_t i = 0; i < w->host_count; i++) {
         struct store_host *h = &w->hosts[i];
 

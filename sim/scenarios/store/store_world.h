@@ -119,6 +119,7 @@ struct store_setup {
     uint64_t wait_ns; /* after healing, before progress is checked */
     bool gateways;    /* the second and third server are gateways to the first */
     bool deep;        /* the third is one to the second */
+    bool tree;        /* the second and the third are relays for the fourth */
     bool reading;     /* most of what linear workers do are reads */
 };
 

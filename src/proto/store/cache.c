@@ -208,6 +208,7 @@ void mu_cache_clear(struct mu_cache *c)
     c->until = (mu_mono_t){0};
     c->renewed_at = (mu_mono_t){0};
     c->spoiled_all = ++c->seq;
+    c->cleared = c->seq;
 }
 
 /* --- answers ---------------------------------------------------------------------------------- */
@@ -517,7 +518,8 @@ void mu_cache_land(struct mu_cache *c, mu_mono_t now, struct mu_cache_flight *f,
         status = MUSTER_EPROTO;
     }
     c->status = status;
-    if (status == 0 && lease_ms != 0) {
+    /* A lease from before everything was forgotten was for other keys, perhaps of others. */
+    if (status == 0 && lease_ms != 0 && f->seq >= c->cleared) {
         mu_cache_renewed(c, now, f->sent_at, lease_ms);
     }
     for (size_t i = 0; status == 0 && c->on && is_leased(c, now) && i < count; i++) {

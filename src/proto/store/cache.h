@@ -98,6 +98,7 @@ struct mu_cache {
     struct mu_map spoils;
     uint64_t seq;
     uint64_t spoiled_all; /* every flight that was sent before this one's number */
+    uint64_t cleared;     /* likewise, by mu_cache_clear(): it renews nothing */
     struct mu_map flights;
     struct mu_list to_send;
     struct mu_cache_flight *landed;

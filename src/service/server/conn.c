@@ -19,6 +19,8 @@ size_t mu_store_conn_output_len(const struct mu_store_conn *c)
         return mu_torch_server_output_len(&c->torch);
     case MU_STORE_CONN_NATIVE:
         return c->base.session == NULL ? 0 : mu_rpc_output(&c->base.session->rpc).len;
+    case MU_STORE_CONN_CARRIED:
+        return mu_store_carry_output_len(c);
     case MU_STORE_CONN_NEW:
         break;
     }
@@ -29,6 +31,9 @@ static size_t get_output(const struct mu_rpc_conn *base, struct mu_span *spans, 
 {
     const struct mu_store_conn *c = conn_of(base);
 
+    if (c->kind == MU_STORE_CONN_CARRIED) {
+        return mu_store_carry_output(c, spans, cap);
+    }
     return c->kind == MU_STORE_CONN_TORCH ? mu_torch_server_output(&c->torch, spans, cap)
                                           : mu_rpc_native.output(base, spans, cap);
 }
@@ -41,6 +46,8 @@ static void note_sent(struct mu_rpc_conn *base, size_t n)
         mu_torch_server_sent(&c->torch, n);
         c->ready -= n;
         c->next -= n < c->next ? n : c->next;
+    } else if (c->kind == MU_STORE_CONN_CARRIED) {
+        mu_store_carry_sent(c, n);
     } else {
         mu_rpc_native.sent(base, n);
     }
@@ -82,8 +89,7 @@ static bool has_more(const struct mu_store_conn *c)
     struct mu_span next;
 
     return !c->base.blocked &&
-           (c->kind == MU_STORE_CONN_TORCH ? c->ready != 0
-                                           : mu_rpc_native.output(&c->base, &next, 1) != 0);
+           (c->kind == MU_STORE_CONN_TORCH ? c->ready != 0 : get_output(&c->base, &next, 1) != 0);
 }
 
 /* Sends up to `max` bytes, and of a torch connection only what need not wait for the disk; how
@@ -119,6 +125,10 @@ static void after_sending(struct mu_store_conn *c)
     mu_rpc_conn_flushed(&c->base);
     mu_store_conn_account(c);
     maybe_resume(c);
+    if (c->kind == MU_STORE_CONN_CARRIED && mu_store_carry_is_over(c)) {
+        mu_rpc_conn_close(&c->base, false);
+        return;
+    }
     /* Who broke a rule and does not read either is not waited for. */
     if ((c->eof && !c->base.paused && mu_store_conn_output_len(c) == 0 && !owes_answers(c)) ||
         (c->ended && c->base.blocked)) {
@@ -178,6 +188,9 @@ void mu_store_conn_release(struct mu_rpc_conn *base)
     if (c->kind == MU_STORE_CONN_TORCH) {
         mu_store_backed_release(c);
         mu_torch_server_fini(&c->torch, keyspace_of(c->server));
+        c->kind = MU_STORE_CONN_NEW;
+    } else if (c->kind == MU_STORE_CONN_CARRIED) {
+        mu_store_carry_release(c);
         c->kind = MU_STORE_CONN_NEW;
     }
     mu_store_account(c->server, &c->memory, 0);
@@ -255,6 +268,16 @@ static bool decide(struct mu_store_conn *c, struct mu_span in)
         }
         return true;
     }
+    if (mu_store_carry_sniff(in)) {
+        const char *why = mu_store_carry_begin(c);
+
+        if (why != NULL) {
+            mu_rpc_conn_drop(&c->base, why);
+            return false;
+        }
+        c->kind = MU_STORE_CONN_CARRIED;
+        return true;
+    }
     if (mu_rpc_greet_sniff(in) != 0) {
         c->kind = MU_STORE_CONN_NATIVE;
         return true;
@@ -317,7 +340,9 @@ static size_t take_input(struct mu_rpc_conn *base, struct mu_span in)
     }
     /* Who reads nothing is not moved by what it says. */
     c->moved = mu_store_conn_output_len(c) == 0 ? mu_env_now(s->env).mono : c->moved;
-    used = c->kind == MU_STORE_CONN_TORCH ? torch_input(c, in) : mu_rpc_native.input(base, in);
+    used = c->kind == MU_STORE_CONN_TORCH     ? torch_input(c, in)
+           : c->kind == MU_STORE_CONN_CARRIED ? mu_store_carry_input(c, in)
+                                              : mu_rpc_native.input(base, in);
     used = base->closing ? in.len : used;
     s->stats.bytes_in += used;
     return used;
@@ -328,6 +353,10 @@ static bool end_input(struct mu_rpc_conn *base)
 {
     struct mu_store_conn *c = conn_of(base);
 
+    if (c->kind == MU_STORE_CONN_CARRIED) {
+        mu_store_carry_eof(c);
+        return false;
+    }
     if (c->kind != MU_STORE_CONN_TORCH) {
         return mu_rpc_native.eof(base);
     }

@@ -41,8 +41,9 @@ struct mu_gateway {
 
 /**
  * Checks the URL of a backing: etcd://HOST,HOST/PREFIX?..., or tcp://HOST[:PORT], then perhaps
- * ?connect=MS&hold=no. MS is how long the first connection may take (300 s); with hold=no every
- * operation is a call of its own. MUSTER_EURL with a text.
+ * ?connect=MS&hold=no&via=HOST:PORT,.... MS is how long the first connection may take (300 s); with
+ * hold=no every operation is a call of its own; `via` names relays (wire/carry.h). MUSTER_EURL with
+ * a text.
  */
 int mu_gateway_check(const char *url, struct mu_errmsg *reterr_msg);
 /** Does not wait for the backing. MUSTER_EURL with a text, MUSTER_ENOMEM. */
@@ -104,6 +105,8 @@ void mu_gateway_disown(struct mu_gateway_op *op);
 /** What it holds of another server's keys; NULL: it is not a gateway to one. */
 struct mu_gateway_hold *mu_gateway_hold(struct mu_gateway *k);
 
+/** Where the other server is; NULL: it is not one. */
+const struct mu_addr *mu_gateway_addr(const struct mu_gateway *k);
 /** The backing in etcd; NULL where it is another server. */
 const struct mu_gateway_etcd *mu_gateway_etcd(const struct mu_gateway *k);
 

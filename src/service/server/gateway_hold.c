@@ -19,6 +19,7 @@ struct shared {
     struct mu_gateway_hold *hold;
     struct mu_cache_flight *flight; /* one of these */
     struct mu_adds_call *call;
+    bool relayed; /* it goes to a relay */
 };
 
 /* Keys that are given back. */
@@ -174,8 +175,8 @@ static void on_flight_done(struct shared *s)
         taker = out.took && o->client != NULL && o->client->single ? o->client : taker;
         if (out.late) {
             stay_behind(h, o, taker);
-        } else if (out.pass) {
-            h->events.pass(h, o);
+        } else if (out.pass || (out.failed && s->relayed)) {
+            h->events.pass(h, o); /* a relay that fails is no answer */
         } else if (out.failed) {
             end(h, o, out.status, NULL,
                 op->errmsg.text[0] != '\0' ? op->errmsg.text : muster_strerror(out.status));
@@ -236,13 +237,14 @@ static void send_shared(struct mu_gateway_hold *h, struct shared *s)
     }
     h->calls++;
     mu_gateway_hold_sending(h, &s->op.request);
-    mu_store_submit(h->store, &s->op);
+    s->relayed = s->flight != NULL && h->reader != h->store;
+    mu_store_submit(s->flight != NULL ? h->reader : h->store, &s->op);
 }
 
 /* False: there is nothing to send, or no memory. */
 static bool send_next(struct mu_gateway_hold *h)
 {
-    bool flies = !mu_list_empty(&h->cache.to_send);
+    bool flies = !mu_list_empty(&h->cache.to_send) && h->reader != NULL;
     struct shared *s;
 
     if (h->store == NULL || (!flies && mu_list_empty(&h->adds.to_send))) {
@@ -311,7 +313,7 @@ static void forget_keys(struct mu_gateway_hold *h, struct mu_span payload)
 
 void mu_gateway_hold_give_back(struct mu_gateway_hold *h, struct mu_span payload)
 {
-    struct given *g = h->store == NULL ? NULL : mu_calloc(1, sizeof(*g) + payload.len);
+    struct given *g = h->reader == NULL ? NULL : mu_calloc(1, sizeof(*g) + payload.len);
 
     forget_keys(h, payload);
     if (g == NULL) {
@@ -324,7 +326,7 @@ void mu_gateway_hold_give_back(struct mu_gateway_hold *h, struct mu_span payload
     g->op.payload = mu_span(g->bytes, payload.len);
     g->op.done = on_given;
     h->calls++;
-    mu_store_submit(h->store, &g->op);
+    mu_store_submit(h->reader, &g->op);
 }
 
 /* --- keys that are lent ----------------------------------------------------------------------- */
@@ -339,7 +341,7 @@ static void ask_to_lend(struct mu_gateway_hold *h)
         h->lend = (struct mu_store_op){.request.verb = MU_STORE_LEASE_KEEP,
                                        .method = MU_STORE_METHOD_LEND,
                                        .done = on_lend_done};
-        mu_store_submit(h->store, &h->lend);
+        mu_store_submit(h->reader, &h->lend);
     }
 }
 
@@ -399,7 +401,7 @@ static void on_recall(struct mu_store_op *op, struct mu_span payload)
     struct mu_gateway_hold *h = MU_CONTAINER_OF(op, struct mu_gateway_hold, stream);
     bool first = payload.len <= 4; /* without keys */
 
-    if (h->store == NULL) {
+    if (h->store == NULL || h->streams_in != h->reader) {
         return;
     }
     h->cache.on = true;
@@ -416,13 +418,13 @@ static void on_stream_done(struct mu_store_op *op);
 static void start_stream(struct mu_gateway_hold *h)
 {
     h->stream_at = (mu_mono_t){0};
-    if (h->streams_in == NULL && h->wanted) {
-        h->streams_in = h->store;
+    if (h->streams_in == NULL && h->wanted && h->reader != NULL) {
+        h->streams_in = h->reader;
         h->stream = (struct mu_store_op){.request.verb = MU_STORE_WATCH,
                                          .method = MU_STORE_METHOD_HOLD,
                                          .item = on_recall,
                                          .done = on_stream_done};
-        mu_store_submit(h->store, &h->stream);
+        mu_store_submit(h->reader, &h->stream);
     }
 }
 
@@ -430,19 +432,23 @@ static void start_stream(struct mu_gateway_hold *h)
 static void on_stream_done(struct mu_store_op *op)
 {
     struct mu_gateway_hold *h = MU_CONTAINER_OF(op, struct mu_gateway_hold, stream);
+    bool current = h->streams_in == h->reader;
 
     h->streams_in = NULL;
     h->cache.on = false;
     mu_cache_clear(&h->cache);
     stop_lending(h);
-    if (h->store != NULL && (op->status == MUSTER_ENOMETHOD || op->status == MUSTER_ENOTSUP)) {
+    if (h->store != NULL && current &&
+        (op->status == MUSTER_ENOMETHOD || op->status == MUSTER_ENOTSUP)) {
         refuse(h, op->status);
     }
     if (h->store == NULL || h->refused) {
         h->events.turn_ended(h);
         return;
     }
-    if (op->status == MUSTER_ESESSION) {
+    if (current && h->reader != h->store) {
+        h->events.lost(h); /* also if it is there again: what it carried may not know */
+    } else if (!current || op->status == MUSTER_ESESSION) {
         start_stream(h);
     } else {
         h->stream_at = mu_mono_add_ms(now_of(h), AGAIN_MS);
@@ -458,7 +464,7 @@ static void on_renewed(struct mu_store_op *op)
     uint32_t lease_ms;
 
     h->renewing = false;
-    if (op->status == 0 && h->cache.on &&
+    if (op->status == 0 && h->cache.on && h->renewal_era == h->era &&
         mu_hold_lease_decode(op->reply.values[0], &lease_ms) == 0) {
         mu_cache_renewed(&h->cache, now_of(h), h->renewal_at, lease_ms);
         pump(h);
@@ -479,13 +485,14 @@ static void on_timer(struct mu_timer *timer)
     if (!mu_list_empty(&h->behind) && !mu_mono_before(now, h->behind_until)) {
         let_pass(h, NULL);
     }
-    if (!h->renewing && !mu_mono_before(now, mu_cache_renew_at(&h->cache))) {
+    if (h->reader != NULL && !h->renewing && !mu_mono_before(now, mu_cache_renew_at(&h->cache))) {
         h->renewing = true;
         h->renewal_at = now;
+        h->renewal_era = h->era;
         h->renewal = (struct mu_store_op){.request.verb = MU_STORE_LEASE_KEEP,
                                           .method = MU_STORE_METHOD_RENEW,
                                           .done = on_renewed};
-        mu_store_submit(h->store, &h->renewal);
+        mu_store_submit(h->reader, &h->renewal);
     }
     pump(h);
 }
@@ -667,9 +674,35 @@ void mu_gateway_hold_fini(struct mu_gateway_hold *h)
     mu_adds_fini(&h->adds);
 }
 
-void mu_gateway_hold_open(struct mu_gateway_hold *h, struct mu_store *store)
+void mu_gateway_hold_open(struct mu_gateway_hold *h, struct mu_store *store,
+                          struct mu_store *reader)
 {
     h->store = store;
+    h->reader = reader;
+    start_stream(h);
+    pump(h);
+}
+
+/* Ends what waits to be sent to a relay that there is not. */
+static void pass_unsent(struct mu_gateway_hold *h)
+{
+    struct shared s = {.hold = h, .relayed = true, .op.status = MUSTER_ECONN};
+
+    while ((s.flight = mu_cache_next_flight(&h->cache, now_of(h))) != NULL) {
+        on_flight_done(&s);
+    }
+}
+
+void mu_gateway_hold_read_from(struct mu_gateway_hold *h, struct mu_store *reader)
+{
+    if (h->streams_in != NULL && h->streams_in == h->store && reader != h->store) {
+        mu_store_cancel(&h->stream); /* which ends all holds; the other store is about to close */
+    }
+    h->reader = reader;
+    h->cache.on = false;
+    mu_cache_clear(&h->cache);
+    stop_lending(h);
+    pass_unsent(h);
     start_stream(h);
     pump(h);
 }
@@ -691,6 +724,7 @@ static void end_unsent(struct mu_gateway_hold *h)
 void mu_gateway_hold_leave(struct mu_gateway_hold *h)
 {
     h->store = NULL;
+    h->reader = NULL;
     h->cache.on = false;
     h->refused = false; /* the next one may be another server */
     mu_cache_clear(&h->cache);

@@ -30,6 +30,8 @@ struct mu_gateway_hold_events {
     bool (*recalled)(struct mu_gateway_hold *h, struct mu_span payload);
     /** Keys may be lent from now on; or, with a status, never. */
     void (*lends)(struct mu_gateway_hold *h, int status);
+    /** With a relay: it is lost, or does not answer. */
+    void (*lost)(struct mu_gateway_hold *h);
     void (*turn_ended)(struct mu_gateway_hold *h);
 };
 
@@ -50,6 +52,9 @@ struct mu_gateway_hold {
     enum mu_gateway_lending lending;
     uint64_t era; /* another one after each session: what was lent in one is no part of the next */
     struct mu_store *store; /* NULL: not reached */
+    /* Where keys are read and held: `store`, or that of a relay. What changes a key never goes
+     * there. NULL: nowhere now. */
+    struct mu_store *reader;
     /* Private from here. */
     struct mu_store_op stream; /* by which keys are asked back */
     struct mu_store_op renewal;
@@ -59,7 +64,8 @@ struct mu_gateway_hold {
     struct mu_store *streams_in; /* the store of that call; NULL: there is none */
     bool renewing;
     mu_mono_t renewal_at; /* when it was sent */
-    mu_mono_t stream_at;  /* when to try again; 0: not at all */
+    uint64_t renewal_era;
+    mu_mono_t stream_at; /* when to try again; 0: not at all */
     struct mu_timer timer;
     struct mu_timer soon;
     struct mu_list hits;
@@ -72,8 +78,13 @@ void mu_gateway_hold_init(struct mu_gateway_hold *h, struct mu_env *env, bool wa
                           const struct mu_gateway_hold_events *events);
 /** After mu_gateway_hold_leave() and the end of every call and operation. */
 void mu_gateway_hold_fini(struct mu_gateway_hold *h);
-/** There is a session with the server. */
-void mu_gateway_hold_open(struct mu_gateway_hold *h, struct mu_store *store);
+/** There is a session with the server; keys are read and held by `reader`, which may be the same,
+ * or NULL. */
+void mu_gateway_hold_open(struct mu_gateway_hold *h, struct mu_store *store,
+                          struct mu_store *reader);
+/** Keys are read and held there from now on. The calls to the one before end when it is closed, and
+ * what waits for them is passed on. */
+void mu_gateway_hold_read_from(struct mu_gateway_hold *h, struct mu_store *reader);
 /** It is about to be closed. Its calls end by that. */
 void mu_gateway_hold_leave(struct mu_gateway_hold *h);
 /** Takes an operation. False: it is to be sent as a call of its own, in its place. */

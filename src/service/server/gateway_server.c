@@ -4,24 +4,28 @@
  * deadline included, so that the other server decides and says why.
  */
 #include "service/server/gateway_hold.h"
+#include "service/server/gateway_url.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/addr.h"
 #include "core/alloc.h"
 #include "core/assert.h"
-#include "core/url.h"
 #include "service/base/log.h"
 #include "service/store/engine.h"
+#include "service/wire/carry.h"
 
-#define DEFAULT_PORT 29500
-#define AGAIN_MS     1000 /* until we try again to reach a server */
+#define AGAIN_MS 1000 /* until we try again to reach a server */
 /* How many calls of the session may block: if they took all that the other server serves of one
  * session at once, the calls that would end them could not get through. */
 #define BLOCKED_MAX 32768
+/* Of a relay: how long the first connection may take, and another one when it is lost. */
+#define RELAY_CONNECT_MS   2000
+#define RELAY_RECONNECT_MS 1000
+/* A relay that is lost without a word is noticed long before the server would end our session. */
+#define RELAY_BEAT_MS 1000
+#define RELAY_DEAD_MS 3000
 
 /* A simple request after a watch: when it is answered, the watch is up. */
 struct mu_gateway_probe {
@@ -40,6 +44,14 @@ struct mu_gateway_server {
     char addr[MU_ADDR_HOST_MAX + 16];
     struct mu_store *store;   /* NULL: not begun, or not reached; `status` says why */
     struct mu_store *leaving; /* until it is closed */
+    /* With relays (`via`): keys are read and held by one of them, with a session of its own; the
+     * session of `store` is carried by one. When all were tried, both go to the server itself. */
+    struct mu_carry_env *carry; /* NULL: there are none */
+    struct mu_addr relays[MU_CARRY_RELAYS_MAX];
+    size_t relay_count;
+    size_t relay_at;
+    struct mu_store *reader; /* NULL: none now */
+    struct mu_store *reader_leaving;
     int status;
     struct mu_errmsg why;
     mu_mono_t patient_until; /* operations that were not sent wait for another try until then */
@@ -126,6 +138,122 @@ static void on_left(void *context)
     }
 }
 
+/* --- the relay -------------------------------------------------------------------------------- */
+
+static void open_reader(struct mu_gateway_server *r);
+
+static void on_reader_left(void *context)
+{
+    struct mu_gateway_server *r = context;
+
+    r->reader_leaving = NULL;
+    if (r->closing) {
+        run_soon(r);
+    } else {
+        open_reader(r);
+    }
+}
+
+/* What waits for it is passed on to the server. */
+static void leave_reader(struct mu_gateway_server *r)
+{
+    if (r->reader != NULL) {
+        r->reader_leaving = r->reader;
+        r->reader = NULL;
+        mu_gateway_hold_read_from(&r->hold, NULL);
+        mu_store_close(r->reader_leaving, on_reader_left, r);
+    }
+}
+
+static void move_on(struct mu_gateway_server *r)
+{
+    r->relay_at = (r->relay_at + 1) % (r->relay_count + 1);
+    if (r->reader != NULL) {
+        leave_reader(r);
+    } else {
+        open_reader(r);
+    }
+}
+
+/* The connection of our session was lost: keys are read by the relay that is next for both. */
+static void on_moved(void *context)
+{
+    struct mu_gateway_server *r = context;
+
+    if (!r->closing && r->store != NULL) {
+        move_on(r);
+    } else {
+        r->relay_at = (r->relay_at + 1) % (r->relay_count + 1);
+    }
+}
+
+static void lose_reader(struct mu_gateway_server *r, const char *why)
+{
+    if (r->reader != NULL) {
+        char at[MU_ADDR_HOST_MAX + 16];
+
+        mu_log(MUSTER_LOG_INFO, "RELAY-LOST", "relay=%s why=\"%s\"",
+               mu_addr_format(&r->relays[r->relay_at], at, sizeof(at)), why);
+        move_on(r);
+        mu_carry_env_next(r->carry);
+    }
+}
+
+static void on_reader_ready(void *context, enum mu_store_tcp_protocol found)
+{
+    (void)context;
+    (void)found;
+}
+
+static void on_reader_mismatch(void *context, bool silent)
+{
+    lose_reader(context, silent ? "it does not answer" : "it is not a muster server");
+}
+
+static void on_reader_failed(void *context, int status, const char *text)
+{
+    (void)status;
+    lose_reader(context, text);
+}
+
+static void on_reader_lost(struct mu_gateway_hold *h)
+{
+    lose_reader(MU_CONTAINER_OF(h, struct mu_gateway_server, hold), "the connection is lost");
+}
+
+/* Keys are read by the next relay, or, if all were tried, by our session with the server. */
+static void open_reader(struct mu_gateway_server *r)
+{
+    const struct mu_store_engine_events events = {.ready = on_reader_ready,
+                                                  .mismatch = on_reader_mismatch,
+                                                  .failed = on_reader_failed,
+                                                  .context = r};
+    struct mu_store_tcp_config config = r->config;
+
+    if (r->store == NULL || r->reader != NULL || r->reader_leaving != NULL || !r->holds) {
+        return;
+    }
+    config.connect_ms = RELAY_CONNECT_MS;
+    config.reconnect_ms = RELAY_RECONNECT_MS;
+    config.beat_ms = RELAY_BEAT_MS;
+    config.dead_ms = RELAY_DEAD_MS;
+    while (r->relay_at < r->relay_count) {
+        config.addr = r->relays[r->relay_at];
+        if (mu_store_native_new(r->env, &config, &events, &r->reader) == 0) {
+            mu_gateway_hold_read_from(&r->hold, r->reader);
+            return;
+        }
+        r->reader = NULL;
+        r->relay_at++;
+        mu_carry_env_next(r->carry);
+    }
+    if (r->hold.reader != r->store) {
+        mu_gateway_hold_read_from(&r->hold, r->store);
+    }
+}
+
+/* --- the store -------------------------------------------------------------------------------- */
+
 /* There is no server, or not a muster server. Operations that wait for it end, or are held, as its
  * store closes. */
 static void on_failed(void *context, int status, const char *text)
@@ -136,6 +264,7 @@ static void on_failed(void *context, int status, const char *text)
     note_end(r, status, r->why.text);
     r->leaving = r->store;
     r->store = NULL;
+    leave_reader(r);
     mu_gateway_hold_leave(&r->hold);
     mu_store_close(r->leaving, on_left, r);
 }
@@ -166,14 +295,18 @@ static int open_store(struct mu_gateway_server *r)
     const struct mu_store_engine_events events = {
         .ready = on_ready, .mismatch = on_mismatch, .failed = on_failed, .context = r};
 
-    int err = mu_store_native_new(r->env, &r->config, &events, &r->store);
+    struct mu_env *env = r->carry == NULL ? r->env : mu_carry_env_env(r->carry);
+    int err = mu_store_native_new(env, &r->config, &events, &r->store);
 
     r->status = err;
     if (err != 0) {
         r->store = NULL;
         (void)mu_err(&r->why, err, "%s", muster_strerror(err));
     } else {
-        mu_gateway_hold_open(&r->hold, r->store);
+        mu_gateway_hold_open(&r->hold, r->store, r->carry == NULL ? r->store : NULL);
+        if (r->carry != NULL) {
+            open_reader(r);
+        }
     }
     return err;
 }
@@ -475,12 +608,13 @@ static void on_soon(struct mu_timer *timer)
     }
     if (!r->closing) {
         finish_turn(r);
-    } else if (r->store == NULL && r->leaving == NULL) {
+    } else if (r->store == NULL && r->leaving == NULL && r->reader_leaving == NULL) {
         void (*closed)(void *) = r->closed;
         void *context = r->context;
 
         MU_ASSERT(r->busy == 0 && r->blocked == 0 && r->probes == 0);
         mu_gateway_hold_fini(&r->hold);
+        mu_carry_env_free(r->carry);
         mu_free(r);
         closed(context);
     }
@@ -501,6 +635,7 @@ static void remote_close(struct mu_gateway *k, bool drop, void (*closed)(void *c
         fail_soon(r, MU_CONTAINER_OF(it, struct mu_gateway_op, base.link), MUSTER_ECLOSED,
                   muster_strerror(MUSTER_ECLOSED));
     }
+    leave_reader(r);
     mu_gateway_hold_leave(&r->hold);
     if (r->store != NULL) {
         r->leaving = r->store;
@@ -517,6 +652,7 @@ static void remote_drop(struct mu_gateway *k)
 
     mu_env_timer_arm(r->env, &r->again, MU_MONO_NEVER);
     mu_gateway_hold_fini(&r->hold);
+    mu_carry_env_free(r->carry);
     mu_free(r);
 }
 
@@ -536,73 +672,18 @@ struct mu_gateway_hold *mu_gateway_hold(struct mu_gateway *k)
     return k->kind == &remote_kind ? &remote_of(k)->hold : NULL;
 }
 
+const struct mu_addr *mu_gateway_addr(const struct mu_gateway *k)
+{
+    return k->kind == &remote_kind ? &remote_of(k)->config.addr : NULL;
+}
+
 /* --- life ------------------------------------------------------------------------------------- */
-
-static int parse_params(const struct mu_url *url, uint32_t *connect_ms, bool *holds,
-                        struct mu_errmsg *reterr_msg)
-{
-    const char *hold = mu_url_param(url, "hold");
-    const char *text = mu_url_param(url, "connect");
-    char *end;
-    long long v;
-
-    for (size_t i = 0; i < url->param_count; i++) {
-        if (strcmp(url->params[i].name, "connect") != 0 &&
-            strcmp(url->params[i].name, "hold") != 0) {
-            return mu_err(reterr_msg, MUSTER_EURL,
-                          "a backing's tcp: URL has no parameter \"%.64s\"", url->params[i].name);
-        }
-    }
-    if (hold != NULL && strcmp(hold, "yes") != 0 && strcmp(hold, "no") != 0) {
-        return mu_err(reterr_msg, MUSTER_EURL, "the URL's hold=%.64s is neither yes nor no", hold);
-    }
-    *holds = hold == NULL || strcmp(hold, "yes") == 0;
-    if (text == NULL) {
-        return 0;
-    }
-    errno = 0;
-    v = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || v < 1 || v > INT32_MAX) {
-        return mu_err(reterr_msg, MUSTER_EURL,
-                      "the URL's connect=%.64s is not a number of milliseconds", text);
-    }
-    *connect_ms = (uint32_t)v;
-    return 0;
-}
-
-static int parse_url(const char *text, struct mu_store_tcp_config *config, bool *holds,
-                     struct mu_errmsg *reterr_msg)
-{
-    struct mu_url url;
-    int err = mu_url_parse(&url, text, reterr_msg);
-
-    *config = mu_store_tcp_config_defaults();
-    config->protocol = MU_STORE_TCP_MUSTER;
-    config->name = MU_GATEWAY_NAME;
-    config->wire_keys = true;
-    if (err == 0 && url.path[0] != '\0' && strcmp(url.path, "/") != 0) {
-        err =
-            mu_err(reterr_msg, MUSTER_EURL,
-                   "a backing's tcp: URL has no path, since all of that server's keys are served");
-    }
-    if (err == 0) {
-        err = parse_params(&url, &config->connect_ms, holds, reterr_msg);
-    }
-    if (err == 0) {
-        err = mu_addr_parse(url.authority, DEFAULT_PORT, &config->addr, reterr_msg);
-    }
-    if (err == 0 && config->addr.kind == MU_ADDR_TCP && config->addr.port == 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL, "the URL names port 0; name the port of the server");
-    }
-    return err;
-}
 
 int mu_gateway_server_check(const char *url, struct mu_errmsg *reterr_msg)
 {
-    struct mu_store_tcp_config config;
-    bool holds;
+    struct mu_gateway_url facts;
 
-    return parse_url(url, &config, &holds, reterr_msg);
+    return mu_gateway_url_parse(url, &facts, reterr_msg);
 }
 
 int mu_gateway_server_new(struct mu_env *env, const char *url,
@@ -610,6 +691,7 @@ int mu_gateway_server_new(struct mu_env *env, const char *url,
                           struct mu_errmsg *reterr_msg)
 {
     struct mu_gateway_server *r = mu_calloc(1, sizeof(*r));
+    struct mu_gateway_url facts;
     int err;
 
     if (r == NULL) {
@@ -622,16 +704,29 @@ int mu_gateway_server_new(struct mu_env *env, const char *url,
     mu_list_init(&r->held);
     mu_timer_init(&r->again, on_again);
     mu_timer_init(&r->soon, on_soon);
-    err = parse_url(url, &r->config, &r->holds, reterr_msg);
+    err = mu_gateway_url_parse(url, &facts, reterr_msg);
+    /* That a relay is lost is seen by what is held through it. */
+    facts.relay_count = err == 0 && facts.holds ? facts.relay_count : 0;
+    if (err == 0 && facts.relay_count != 0) {
+        err = mu_carry_env_new(env, &r->carry);
+    }
     if (err != 0) {
         mu_free(r);
-        return err;
+        return err == MUSTER_ENOMEM ? mu_err(reterr_msg, err, "out of memory") : err;
+    }
+    r->config = facts.config;
+    r->holds = facts.holds;
+    r->relay_count = facts.relay_count;
+    memcpy(r->relays, facts.relays, sizeof(r->relays));
+    if (r->carry != NULL) {
+        mu_carry_env_via(r->carry, r->relays, r->relay_count, on_moved, r);
     }
     mu_gateway_hold_init(&r->hold, env, r->holds,
                          &(struct mu_gateway_hold_events){.pass = pass_held,
                                                           .ended = end_held,
                                                           .recalled = recall_lent,
                                                           .lends = tell_lends,
+                                                          .lost = on_reader_lost,
                                                           .turn_ended = end_held_turn});
     (void)mu_addr_format(&r->config.addr, r->addr, sizeof(r->addr));
     be_patient(r);

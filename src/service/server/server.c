@@ -93,6 +93,9 @@ static void stop_if_empty(struct mu_store_server *s)
     if (!s->stopping || s->stopped || !mu_rpc_server_is_empty(&s->wire) || s->committing) {
         return;
     }
+    if (!mu_store_carrier_close(s)) {
+        return;
+    }
     if (s->backing != NULL) {
         /* Only requests of connections that are gone are left. */
         mu_rpc_server_end_all(&s->wire, "server stopped");
@@ -350,6 +353,7 @@ static void free_memory(struct mu_store_server *s)
     mu_buf_fini(&s->commit_journal);
     mu_store_holds_fini(s);
     mu_ks_fini(&s->ks);
+    mu_carry_env_free(s->carry);
     mu_free(s);
 }
 
@@ -362,7 +366,11 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     if (s == NULL) {
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
-    s->env = env;
+    if (mu_carry_env_new(env, &s->carry) != 0) {
+        mu_free(s);
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    env = s->env = mu_carry_env_env(s->carry);
     s->config = *config;
     if (config->fit) {
         mu_store_server_config_fit(&s->config, mu_env_memory(env));
@@ -396,6 +404,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     s->commit_again = MU_MONO_NEVER;
     err = mu_ks_init(&s->ks, &s->config.keyspace);
     if (err != 0) {
+        mu_carry_env_free(s->carry);
         mu_free(s);
         return mu_err(reterr_msg, err, "out of memory");
     }
@@ -428,15 +437,14 @@ void *mu_store_server_context(const struct mu_store_server *s)
     return s->config.context;
 }
 
-int mu_store_server_listen(struct mu_store_server *s, const struct mu_addr *addr,
+int mu_store_server_listen(struct mu_store_server *s, struct mu_addr *addr,
                            struct mu_errmsg *reterr_msg)
 {
-    struct mu_addr at = *addr;
     int err = s->second.server != NULL || s->draining || s->stopping
                   ? MUSTER_EEXIST
-                  : mu_rpc_server_listen(&s->wire, &s->second, &at);
+                  : mu_rpc_server_listen(&s->wire, &s->second, addr);
 
-    return err == 0 ? 0 : mu_listen_failed(s->env, &at, err, reterr_msg);
+    return err == 0 ? 0 : mu_listen_failed(s->env, addr, err, reterr_msg);
 }
 
 struct mu_rdzv_hub *mu_store_server_hub(struct mu_store_server *s)
@@ -515,6 +523,7 @@ void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_serv
         ret_stats->cache_hits = hold->cache.hits;
         ret_stats->cache_misses = hold->cache.misses;
     }
+    ret_stats->carried = mu_store_carrier_count(s);
     ret_stats->disk_full = s->disk_full ? 1 : 0;
     ret_stats->runs = s->hub.busy_count;
     ret_stats->members = s->hub.members;

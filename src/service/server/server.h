@@ -99,8 +99,9 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
 void *mu_store_server_context(const struct mu_store_server *server);
 /** The hub of its rendezvous. */
 struct mu_rdzv_hub *mu_store_server_hub(struct mu_store_server *server);
-/** Listens at another address as well, once. Errors as of mu_store_server_start(). */
-int mu_store_server_listen(struct mu_store_server *server, const struct mu_addr *addr,
+/** Listens at another address as well, once; port 0 is rewritten. Errors as of
+ * mu_store_server_start(). */
+int mu_store_server_listen(struct mu_store_server *server, struct mu_addr *addr,
                            struct mu_errmsg *reterr_msg);
 /** The address at which the server listens. */
 const struct mu_addr *mu_store_server_addr(const struct mu_store_server *server);
@@ -118,6 +119,7 @@ struct mu_store_server_stats {
     uint64_t exclusions, excluded_joins;
     uint64_t holds, granted, recalls;          /* keys that gateways answer for; ever; asked back */
     uint64_t cached, cache_hits, cache_misses; /* of a gateway */
+    uint64_t carried;                          /* connections, as a relay: now */
     uint64_t bytes_in, bytes_out, messages_in, messages_out; /* of all connections */
 };
 void mu_store_server_stats(const struct mu_store_server *server,

@@ -7,6 +7,7 @@
  *     session.c   native sessions: their calls, on top of wire/rpc_server.h
  *     calls.c     the store's operations as native calls
  *     lent.c      answers of these that share their values with the keyspace
+ *     carrier.c   connections that are carried to another server
  *     hold_calls.c  keys that gateways may answer for, and changes that wait until they do not
  *     lend_calls.c  the same where this is a gateway itself
  *     status.c    how it stands, in words for people and programs
@@ -24,6 +25,7 @@
 #include "service/wire/rpc_server.h"
 #include "service/page/status_text.h"
 #include "service/store/exec.h"
+#include "service/wire/carry.h"
 #include "service/server/gateway.h"
 #include "service/server/server.h"
 
@@ -39,6 +41,7 @@ enum mu_store_conn_kind {
     MU_STORE_CONN_NEW = 0, /* not a byte yet: a 1.13 client keeps such a second one for ever */
     MU_STORE_CONN_TORCH,
     MU_STORE_CONN_NATIVE,
+    MU_STORE_CONN_CARRIED, /* to another server: carrier.c */
 };
 
 struct mu_store_conn {
@@ -54,6 +57,7 @@ struct mu_store_conn {
     mu_mono_t moved;            /* when some of its output went, or, with none, its input came */
     uint64_t wrote;             /* torch: the batch with the last of its changes */
     struct mu_store_peer *peer; /* torch, keys elsewhere: its requests */
+    struct mu_store_carried *carried;
     enum mu_store_conn_kind kind;
     bool eof;   /* the peer will send no more, or nothing more is taken from it */
     bool ended; /* it broke a rule: it gets the answers it is owed, and then the end */
@@ -118,6 +122,8 @@ struct mu_store_server {
     struct mu_executor executor;
     struct mu_gateway *backing; /* NULL: the keys are in the keyspace */
     bool backing_closing;
+    struct mu_carry_env *carry;       /* `env`, with connections that are carried to us */
+    struct mu_store_carrier *carrier; /* NULL: nobody wants to be carried */
     struct mu_rdzv_hub hub;
     struct mu_rpc_server wire;
     struct mu_rpc_listener listener;
@@ -281,6 +287,24 @@ void mu_store_lend_fetch(struct mu_store_session *session, uint64_t id, struct m
 /** Keys that the other server wants back. False: nobody holds them through this gateway. */
 bool mu_store_lend_recalled(void *server, struct mu_span payload);
 void mu_store_lend_fini(struct mu_store_server *s);
+
+/* carrier.c */
+/** Whether a connection that begins so wants to be carried. */
+bool mu_store_carry_sniff(struct mu_span in);
+/** NULL, or why it cannot be. */
+const char *mu_store_carry_begin(struct mu_store_conn *c);
+size_t mu_store_carry_input(struct mu_store_conn *c, struct mu_span in);
+size_t mu_store_carry_output_len(const struct mu_store_conn *c);
+size_t mu_store_carry_output(const struct mu_store_conn *c, struct mu_span *spans, size_t cap);
+void mu_store_carry_sent(struct mu_store_conn *c, size_t n);
+/** The server has closed it, and all that came before is sent. */
+bool mu_store_carry_is_over(const struct mu_store_conn *c);
+void mu_store_carry_eof(struct mu_store_conn *c);
+void mu_store_carry_release(struct mu_store_conn *c);
+/** Ends the session by which connections are carried. False: its end follows on a later turn. */
+bool mu_store_carrier_close(struct mu_store_server *s);
+/** How many connections are carried now. */
+size_t mu_store_carrier_count(const struct mu_store_server *s);
 
 /* calls.c */
 /** Executes a call. False: keys that it changes have to be given back first; session->writer waits

@@ -48,6 +48,8 @@ static void start_call(struct mu_rpc_session *base, const struct mu_rpc_event *e
         mu_rdzv_hub_start(&session->server->hub, base, &session->joins, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_STORE_METHOD_CLOCK))) {
         mu_store_clock_start(session, event);
+    } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_CARRY_METHOD))) {
+        mu_carry_serve(session->server->carry, base, event->id, &session->server->listener.base);
     } else {
         mu_store_holds_start(session, event);
     }

@@ -426,6 +426,8 @@ int mu_store_native_new(struct mu_env *env, const struct mu_store_tcp_config *co
         .probe_ms = config->probe_ms * (told ? MU_STORE_TOLD_PATIENCE : 1),
         .greetings = told ? MU_STORE_TOLD_GREETINGS : 1,
         .name_ms = config->name_ms,
+        .beat_ms = config->beat_ms,
+        .dead_ms = config->dead_ms,
     };
     struct native_store *s = mu_calloc(1, sizeof(*s));
     struct mu_rpc_client_events rpc_events = {

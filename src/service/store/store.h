@@ -113,6 +113,8 @@ struct mu_store_tcp_config {
     uint32_t connect_ms;    /* how long the first connection may take, retries included. 300 s */
     uint32_t reconnect_ms;  /* how long a connection may stay lost before its ops fail. 10 s */
     uint32_t probe_ms;      /* how long a server may be silent before the next protocol. 1 s */
+    uint32_t beat_ms;       /* the native protocol: our wishes, as in struct mu_rpc_config; 0: */
+    uint32_t dead_ms;       /* its defaults */
     uint32_t waits_max;     /* PyTorch's protocol: connections for blocking ops. 64 */
     size_t value_bytes_max; /* PyTorch's protocol: a longer answer is MUSTER_ELIMIT. 1 GiB */
     const char *name;       /* our name in the server's logs; borrowed for the store's life */
