@@ -500,6 +500,7 @@ static struct mu_agent_service_config make_config(struct run_options *o)
     c.backing = o->store_backing;
     c.sealed = (lock->token_file != NULL || lock->cert != NULL) && !may_be_mixed(o, lock);
     c.holds = strcmp(o->store_hold, "on") == 0;
+    c.relays = o->relay_count;
     c.virtual_local_rank = o->virtual_local_rank;
     c.signals_to_handle = o->signals_to_handle;
     return c;

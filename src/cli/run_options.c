@@ -151,6 +151,9 @@ static const struct cli_option options[] = {
     {"store-hold", "on, off",
      "let the gateways of the workers' store answer repeated reads themselves (on)", CLI_TEXT,
      &parsed.store_hold, 0, .whole = true, .of = on_or_off},
+    {"relays", "auto|off|N",
+     "so many nodes' gateways read for the others, and carry what these change (auto)", CLI_TEXT,
+     &parsed.relays, 0, .whole = true},
     {"warm", "MODULES", "restart workers from processes that have imported these (torch)", CLI_TEXT,
      &parsed.warm, 0, .whole = true, .otherwise = "torch"},
     {"http", "HOST:PORT", "serve a status page of the agent and its workers", CLI_TEXT,
@@ -210,6 +213,7 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
         .stragglers = "10s",
         .flight_recorder = "on",
         .store_hold = "on",
+        .relays = "auto",
         .check_timeout = 60,
     };
     err = cli_parse(&verb, &argc, &argv);

@@ -61,7 +61,8 @@ struct run_options {
     /* Our options. */
     double detect, grace, upscale_delay;
     uint64_t spares;
-    const char *signal_map, *verdict, *store_backing, *store_hold, *max_losses, *succession;
+    const char *signal_map, *verdict, *store_backing, *store_hold, *relays, *max_losses,
+        *succession;
     const char *exclude_after, *exclude_action, *check;
     double exclude_for, check_timeout;
     const char *warm; /* modules, or NULL */
@@ -84,6 +85,7 @@ struct run_options {
     uint64_t losses_ms;
     uint64_t grace_ms;
     uint64_t hang_ms;        /* 0: nobody looks for hangs */
+    uint32_t relay_count;    /* or MU_RELAYS_AUTO, MU_RELAYS_OFF */
     uint64_t straggle_ms;    /* 0: nobody looks for stragglers */
     struct run_texts argv;   /* a worker's; ${local_rank} is not replaced yet */
     struct run_texts zygote; /* --warm: the command that keeps standbys; empty: there is none */

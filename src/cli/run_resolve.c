@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/cli_python.h"
+#include "service/agent/agent.h"
 
 /* Python's run_path for one script, which gets its arguments as its own argv. */
 static const char run_path_program[] = "import runpy, sys; del sys.argv[0]; "
@@ -517,6 +518,23 @@ static int resolve_hang(struct run_options *o)
     return 0;
 }
 
+static int resolve_relays(struct run_options *o)
+{
+    char *end;
+    long n = strtol(o->relays, &end, 10);
+
+    if (strcmp(o->relays, "auto") == 0 || strcmp(o->relays, "off") == 0) {
+        o->relay_count = o->relays[0] == 'a' ? MU_RELAYS_AUTO : MU_RELAYS_OFF;
+        return 0;
+    }
+    if (end == o->relays || *end != '\0' || n < 1 || n > (long)MU_RELAYS_MAX) {
+        return cli_usage("run", "--relays: write auto, off, or a number from 1 to %u, not \"%s\"",
+                         MU_RELAYS_MAX, o->relays);
+    }
+    o->relay_count = (uint32_t)n;
+    return 0;
+}
+
 #define SPAN_MIN_S 1   /* ten looks in less cost more than they are worth */
 #define SPAN_MAX_S 600 /* a straggler is named after a few of them */
 
@@ -556,7 +574,8 @@ static int resolve_numbers(struct run_options *o)
     if (o->has_detect && !(o->detect > 0)) {
         return cli_fail(CLI_FAILED, "--detect %g must be greater than 0", o->detect);
     }
-    code = resolve_hang(o);
+    code = resolve_relays(o);
+    code = code != 0 ? code : resolve_hang(o);
     if (code == 0) {
         code = resolve_stragglers(o);
     }

@@ -35,6 +35,7 @@
 #include "core/buf.h"
 #include "core/child.h"
 #include "proto/agent/agent.h"
+#include "proto/agent/relays.h"
 #include "proto/agent/health.h"
 #include "proto/agent/warm.h"
 #include "proto/stacks/straggle.h"
@@ -73,6 +74,8 @@ struct mu_agent_service_config {
                             not know: workers reach their store through a gateway on their
                             loopback */
     bool holds;          /* these gateways answer for keys, where the store lets them. Yes */
+    uint32_t relays;     /* of these, how many stand between the others and the store; see
+                            proto/agent/relays.h. MU_RELAYS_AUTO */
     bool virtual_local_rank;
     const char *signals_to_handle; /* or NULL */
     uint32_t store_ms;             /* to reach the round's store. 60 s */

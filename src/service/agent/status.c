@@ -447,6 +447,8 @@ static void put_store_metrics(struct mu_status_text *t, const struct mu_agent_st
                    "Reads of the round that it answered from memory.", stats.cache_hits);
         put_figure(t, s, "muster_agent_store_cache_misses_total", "counter",
                    "Reads that it had to pass on.", stats.cache_misses);
+        put_figure(t, s, "muster_agent_store_children", "gauge",
+                   "Gateways whose sessions it carries, as a relay.", stats.carried);
     }
     if (server != NULL) {
         mu_store_server_stats(server, &stats);
