@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Relays of `muster run`: five nodes, of which two read the workers' store for two others and carry
-what these change. Their connections are reset again and again under load, and no worker notices: each
-of its ADDs counts once, and what it has written it reads.
+what these change. Their connections are reset again and again under load, and they are stopped, and no
+worker notices: each of its ADDs counts once, and what it has written it reads.
 
     relays.py [MUSTER] [--only=TEXT]
 """
@@ -57,9 +57,11 @@ class Job:
 
         return wait_until(lines, "%r of all ranks" % word, PATIENCE, 0.05)
 
+    def adds_of(self, rank):
+        return int((re.findall(r"^adds (\d+)$", self.said(rank), re.M) or ["0"])[-1])
+
     def adds(self):
-        return sum(int((re.findall(r"^adds (\d+)$", self.said(rank), re.M) or ["0"])[-1])
-                   for rank in range(NODES))
+        return sum(self.adds_of(rank) for rank in range(NODES))
 
     def children(self, number):
         text = self.hosts[number].must_run(sys.executable, "-c", PAGE, self.key)
@@ -87,7 +89,7 @@ def end_well(job):
 
 
 def test_relays_are_lost():
-    """Connections of relays are reset under load; then both are out of reach for a while."""
+    """Connections of relays are reset under load."""
     with Rig(NODES) as rig:
         job = Job(rig, "--relays", str(RELAYS))
         job.await_all("begun")
@@ -102,8 +104,8 @@ def test_relays_are_lost():
             before = job.adds()
             for i, port in ports.items():
                 if turn % 2 == i % 2 or turn % 5 == 0:
-                    _, out = 0, job.hosts[i].must_run("ss", "-K", "-tn", "state", "established",
-                                                      "sport", "=", ":%d" % port)
+                    out = job.hosts[i].must_run("ss", "-K", "-tn", "state", "established", "sport", "=",
+                                                ":%d" % port)
                     resets += out.count(":%d" % port)
             wait_until(lambda: job.adds() > before, "more work", PATIENCE, 0.05)
             time.sleep(0.1)
@@ -111,6 +113,22 @@ def test_relays_are_lost():
         checks.ok(resets > 0, "connections of relays were reset")
         checks.ok(all(agent.alive() for agent in job.agents), "all agents go on")
         checks.ok(not any("restart" in agent.output() for agent in job.agents), "in the same round")
+        end_well(job)
+
+
+def test_relay_stands_still():
+    """A relay that is stopped under load: those behind it go on by another one."""
+    with Rig(NODES) as rig:
+        job = Job(rig, "--relays", str(RELAYS))
+        job.await_all("begun")
+        relays = [agent for i, agent in enumerate(job.agents) if i in job.relay_ports()]
+        for relay in relays:
+            relay.pause()
+            before = [job.adds_of(rank) for rank in range(NODES)]
+            wait_until(lambda: sum(job.adds_of(rank) >= before[rank] + 40 for rank in range(NODES)) >= NODES - 1,
+                       "work of all but the one whose gateway stands still", 25, 0.05)
+            relay.resume()
+        checks.ok(all(agent.alive() for agent in job.agents), "all agents go on")
         end_well(job)
 
 
