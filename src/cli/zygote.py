@@ -15,6 +15,7 @@ SOCKET = 3  # seqpacket: see src/transport/uv_standby.c
 ARCHIVE = 9  # has this text in it, at the second run
 ASIDE = 16  # descriptors from here on are out of the way
 SENTINEL = 1023
+VAULT = 1000  # the first
 
 
 def give_up(socket, how, why):
@@ -225,7 +226,7 @@ def open_stream(i, spec):
 
 
 def place_descriptors(kinds, fds, specs):
-    """`kinds` says what the descriptors are: a stream, the channel, the sentinel."""
+    """`kinds` says what the descriptors are: a stream, the channel, the sentinel, a vault."""
     import resource
 
     for i, spec in enumerate(specs):
@@ -234,9 +235,12 @@ def place_descriptors(kinds, fds, specs):
             fds.append(open_stream(i, spec))
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     places = {b"c": SOCKET, b"s": min(SENTINEL, limit - 1)}
+    places.update({b"%c" % (65 + i): VAULT + i for i in range(4)})
     for i, fd in enumerate(fds):
         kind = kinds[i : i + 1]
-        os.dup2(fd, places[kind] if kind in places else int(kind))
+        place = places[kind] if kind in places else int(kind)
+        if place < VAULT or place < limit:
+            os.dup2(fd, place)
         os.close(fd)
 
 

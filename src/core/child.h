@@ -34,6 +34,7 @@
 
 #include "core/err.h"
 #include "core/span.h"
+#include "core/vault.h"
 
 struct mu_child;
 struct mu_conn;
@@ -43,6 +44,10 @@ struct mu_env;
 #define MU_CHILD_MARK "MUSTER_CHILD"
 /** The descriptor of the child's end of `channel`. */
 #define MU_CHILD_CHANNEL_FD 3
+/** How many vaults a child can have, and the descriptor of the first: so high that no program has
+ * put anything there when a standby becomes a worker. */
+#define MU_CHILD_VAULTS_MAX 4
+#define MU_CHILD_VAULT_FD   1000
 /** How many standbys of one zygote may wait. */
 #define MU_STANDBYS_MAX 4096
 
@@ -92,6 +97,11 @@ struct mu_spawn {
      * error, the connection was not touched. The simulator has no channels: MUSTER_ENOTSUP.
      */
     struct mu_conn *channel;
+    /**
+     * Vaults of the child, or NULL: number i is its descriptor MU_CHILD_VAULT_FD + i, unless the
+     * limit of descriptors is below that; then it gets none. A zygote has none.
+     */
+    const struct mu_vault *vaults[MU_CHILD_VAULTS_MAX];
     /**
      * NULL, or standbys: one of those that wait becomes the child, instead of a new process. The
      * command must be the one that they were made for; only the last words of argv may differ. If

@@ -3,7 +3,7 @@
  * on libuv, sim/ on virtual time; services see only this. Its verbs, in groups:
  *
  *     time and chance    now, timer_arm, entropy
- *     the process        memory, self, paths; others: peek; its machine: health
+ *     the process        memory, self, paths, vaults; others: peek; its machine: health
  *     connections        dial, dial_plain, listen, unlisten, sendv, resume, finish, close;
  *                        about one: peer, trust, why
  *     work that blocks   work
@@ -36,6 +36,7 @@
 #include "core/peek.h"
 #include "core/span.h"
 #include "core/time.h"
+#include "core/vault.h"
 
 struct mu_env;
 
@@ -148,6 +149,8 @@ struct mu_env_ops {
     void (*self)(struct mu_env *env, struct mu_self *ret_self);
     /** The file system; valid for ever. NULL, or returning NULL: there is no file system. */
     const struct mu_paths *(*paths)(struct mu_env *env);
+    /** Memory for workers; valid for ever. NULL, or returning NULL: there is none. */
+    const struct mu_vaults *(*vaults)(struct mu_env *env);
     /** Other processes; valid for ever. NULL, or returning NULL: none can be seen. */
     const struct mu_peek *(*peek)(struct mu_env *env);
     /** The machine's health; valid for ever. NULL, or returning NULL: it cannot be seen. */
@@ -290,6 +293,12 @@ static inline void mu_env_self(struct mu_env *env, struct mu_self *ret_self)
 static inline const struct mu_paths *mu_env_paths(struct mu_env *env)
 {
     return env->ops->paths == NULL ? NULL : env->ops->paths(env);
+}
+
+/** NULL: no vaults can be made. */
+static inline const struct mu_vaults *mu_env_vaults(struct mu_env *env)
+{
+    return env->ops->vaults == NULL ? NULL : env->ops->vaults(env);
 }
 
 /** NULL: no other process can be seen. */

@@ -25,6 +25,11 @@ const struct mu_paths *mu_env_layer_paths(struct mu_env *env)
     return mu_env_paths(mu_env_below(env));
 }
 
+const struct mu_vaults *mu_env_layer_vaults(struct mu_env *env)
+{
+    return mu_env_vaults(mu_env_below(env));
+}
+
 const struct mu_peek *mu_env_layer_peek(struct mu_env *env)
 {
     return mu_env_peek(mu_env_below(env));

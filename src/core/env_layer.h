@@ -28,6 +28,7 @@ void mu_env_layer_entropy(struct mu_env *env, void *buf, size_t len);
 uint64_t mu_env_layer_memory(struct mu_env *env);
 void mu_env_layer_self(struct mu_env *env, struct mu_self *ret_self);
 const struct mu_paths *mu_env_layer_paths(struct mu_env *env);
+const struct mu_vaults *mu_env_layer_vaults(struct mu_env *env);
 const struct mu_peek *mu_env_layer_peek(struct mu_env *env);
 const struct mu_health_source *mu_env_layer_health(struct mu_env *env);
 void mu_env_layer_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at);
@@ -55,6 +56,7 @@ void mu_env_layer_http_cancel(struct mu_env *env, struct mu_http *http);
     .memory = mu_env_layer_memory,                                                                 \
     .self = mu_env_layer_self,                                                                     \
     .paths = mu_env_layer_paths,                                                                   \
+    .vaults = mu_env_layer_vaults,                                                                 \
     .peek = mu_env_layer_peek,                                                                     \
     .health = mu_env_layer_health,                                                                 \
     .timer_arm = mu_env_layer_timer_arm,                                                           \

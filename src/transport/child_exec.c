@@ -266,6 +266,25 @@ static int open_stream(const struct mu_exec_plan *plan, int i)
     return fd;
 }
 
+/* What was inherited there is none of the child's, so close_from() comes before. */
+static void place_vaults(const struct mu_exec_plan *plan)
+{
+    int aside[MU_CHILD_VAULTS_MAX];
+
+    for (int i = 0; i < MU_CHILD_VAULTS_MAX; i++) {
+        const struct mu_vault *v = plan->what->vaults[i];
+
+        aside[i] = v == NULL ? -1
+                             : fcntl((int)v->handle, F_DUPFD_CLOEXEC,
+                                     MU_CHILD_VAULT_FD + MU_CHILD_VAULTS_MAX);
+    }
+    for (int i = 0; i < MU_CHILD_VAULTS_MAX; i++) {
+        if (aside[i] >= 0) {
+            (void)dup2(aside[i], MU_CHILD_VAULT_FD + i);
+        }
+    }
+}
+
 /* Places it as high as most programs may go; if that fails, there is no sentinel. */
 static void place_sentinel(const struct mu_exec_plan *plan)
 {
@@ -307,6 +326,7 @@ static void place_descriptors(const struct mu_exec_plan *plan)
         }
     }
     mu_exec_close_from(plan->channel >= 0 ? 4 : 3, false);
+    place_vaults(plan);
     place_sentinel(plan);
 }
 

@@ -14,6 +14,7 @@
 #include "transport/health.h"
 #include "transport/proc_peek.h"
 #include "transport/uv_internal.h"
+#include "transport/vault.h"
 
 /* Moves everything from `from` to `to`, which is not yet a list. */
 static void take_all(struct mu_list *from, struct mu_list *to)
@@ -197,6 +198,12 @@ static const struct mu_paths *env_paths(struct mu_env *env)
     return &mu_paths_real;
 }
 
+static const struct mu_vaults *env_vaults(struct mu_env *env)
+{
+    (void)env;
+    return &mu_vaults_real;
+}
+
 static const struct mu_peek *env_peek(struct mu_env *env)
 {
     (void)env;
@@ -296,6 +303,7 @@ static const struct mu_env_ops ops = {
     .memory = env_memory,
     .self = env_self,
     .paths = env_paths,
+    .vaults = env_vaults,
     .peek = env_peek,
     .health = env_health,
     .timer_arm = env_timer_arm,

@@ -13,8 +13,9 @@
  * On a standby's comes one message, which is all that it ever gets: it has descriptors with it, a
  * file with the fields below, the pipe on which a failure is reported as before an exec, and those
  * that the text of the message names: 0, 1 and 2 for streams, c for the channel, s for the
- * sentinel. The fields end in a zero each: for each stream nothing, or how to open which file; the
- * directory; CPUs; the death signal; the number of arguments; these; the environment.
+ * sentinel, A to D for vaults. The fields end in a zero each: for each stream nothing, or how to
+ * open which file; the directory; CPUs; the death signal; the number of arguments; these; the
+ * environment.
  */
 #include <errno.h>
 #include <signal.h>
@@ -31,7 +32,7 @@
 #include "transport/child_internal.h"
 
 #define MESSAGE_MAX 1024
-#define FDS_MAX     8
+#define FDS_MAX     (8 + MU_CHILD_VAULTS_MAX)
 /* A standby that has not come after this time is not expected any more. */
 #define EXPECTED_MS 10000
 /* A zygote that hangs in the kernel is left to the watcher after this time. */
@@ -515,6 +516,12 @@ static int send_plan(int socket, const struct mu_exec_plan *plan, int fields)
     if (plan->sentinel >= 0) {
         fds[count++] = plan->sentinel;
         kinds[len++] = 's';
+    }
+    for (int i = 0; i < MU_CHILD_VAULTS_MAX; i++) {
+        if (plan->what->vaults[i] != NULL) {
+            fds[count++] = (int)plan->what->vaults[i]->handle;
+            kinds[len++] = (char)('A' + i);
+        }
     }
     kinds[len++] = '.'; /* a message must not be empty */
     io.iov_len = len;

@@ -617,6 +617,41 @@ static void test_channel_leads_to_the_child(void **state)
     assert_int_equal(b.status, 5);
 }
 
+/* What a child writes into its vaults is there when it has ended; it cannot make them shorter, on
+ * which a reader might end, nor longer. */
+static void test_vaults_outlive_the_child(void **state)
+{
+    struct mu_vault vaults[3];
+    struct mu_spawn what = {.streams = {[1] = {MU_SPAWN_PIPE, NULL}}};
+    char text[6];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(mu_env_vaults(zoo_env)->make(1 << 20, &vaults[i]), 0);
+    }
+    what.vaults[0] = &vaults[0];
+    what.vaults[1] = &vaults[2];
+    what.vaults[MU_CHILD_VAULTS_MAX - 1] = &vaults[2]; /* one may be there twice */
+    beast_init(&b);
+    assert_int_equal(
+        beast_spawn(&b, &what,
+                    (const char *[]){zoo_path, "fds", "fill=1000", "fill=1003", "raise=9", NULL}),
+        0);
+    zoo_run_until(&b.gone);
+
+    assert_string_equal(b.text[0], "0 1 2 1000 1001 1003 \nfilled sealed\nfilled sealed\n");
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(mu_env_vaults(zoo_env)->read(&vaults[i], 4096, text, sizeof(text)), 0);
+        assert_memory_equal(text, i == 1 ? "\0\0\0\0\0" : "filled", sizeof(text));
+        assert_int_equal(mu_env_vaults(zoo_env)->read(&vaults[i], (1 << 20) - 5, text, 6),
+                         MUSTER_EINVAL);
+        assert_int_equal(mu_env_vaults(zoo_env)->read(&vaults[i], UINT64_MAX, text, 6),
+                         MUSTER_EINVAL);
+        mu_env_vaults(zoo_env)->drop(&vaults[i]);
+    }
+    assert_int_equal(mu_env_vaults(zoo_env)->make(0, &vaults[0]), MUSTER_EINVAL);
+}
+
 static void test_spawn_without_memory_is_refused_whole(void **state)
 {
     (void)state;
@@ -711,6 +746,7 @@ int main(int argc, char **argv)
         TEST(test_children_of_others_are_left_alone),
         TEST(test_watcher_that_was_killed_is_replaced),
         TEST(test_channel_leads_to_the_child),
+        TEST(test_vaults_outlive_the_child),
         TEST(test_spawn_without_memory_is_refused_whole),
     };
     int failed;

@@ -95,6 +95,26 @@ static void test_standby_gets_what_a_new_process_would(void **state)
     close_zygote();
 }
 
+static void test_standby_gets_vaults(void **state)
+{
+    struct mu_spawn what = {.streams = {[1] = {MU_SPAWN_PIPE, NULL}}};
+    struct mu_vault vault;
+    char text[6];
+
+    (void)state;
+    assert_int_equal(mu_env_vaults(zoo_env)->make(1 << 20, &vault), 0);
+    what.vaults[1] = &vault;
+    assert_int_equal(open_zygote(), 0);
+    want(1);
+    assert_int_equal(take(&what, "fill=1001", NULL), 0);
+    zoo_run_until(&b.gone);
+    assert_string_equal(b.text[0], "filled sealed\n");
+    assert_int_equal(mu_env_vaults(zoo_env)->read(&vault, 4096, text, sizeof(text)), 0);
+    assert_memory_equal(text, "filled", sizeof(text));
+    mu_env_vaults(zoo_env)->drop(&vault);
+    close_zygote();
+}
+
 static void test_standby_that_cannot_become_a_child_says_why(void **state)
 {
     struct mu_spawn what = {.cwd = "/nowhere"};
@@ -199,6 +219,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_standby_gets_what_a_new_process_would),
+        TEST(test_standby_gets_vaults),
         TEST(test_standby_that_cannot_become_a_child_says_why),
         TEST(test_stray_goes_with_the_last_child_although_a_zygote_lives),
         TEST(test_what_a_standby_leaves_behind_is_its_own),

@@ -23,6 +23,7 @@
  *   echo=FD              sends back what comes through a descriptor, until it ends
  *   cat                  copies standard input to standard output
  *   cwd                  writes its directory
+ *   fill=FD              writes "filled" into a file at 4096, and whether it can change its length
  *   closed               closes standard output and error
  *   dies=MS              ends by SIGKILL after that time
  *   zygote               forks standbys, as core/child.h has them, for ever
@@ -204,6 +205,16 @@ static void bomb(long size)
     rest(0);
 }
 
+static void fill(int fd)
+{
+    bool sealed = ftruncate(fd, 1) != 0 && ftruncate(fd, (off_t)1 << 40) != 0 &&
+                  pwrite(fd, "x", 1, (off_t)1 << 40) < 0;
+
+    printf("%s %s\n", pwrite(fd, "filled", 6, 4096) == 6 ? "filled" : strerror(errno),
+           sealed ? "sealed" : "open");
+    fflush(stdout);
+}
+
 static void print_fds(void)
 {
     DIR *d = opendir("/proc/self/fd");
@@ -304,6 +315,8 @@ static void act_on(const char *arg)
         fflush(stdout);
     } else if (is(arg, "echo", &v)) {
         copy((int)strtol(v, NULL, 10), (int)strtol(v, NULL, 10));
+    } else if (is(arg, "fill", &v)) {
+        fill((int)strtol(v, NULL, 10));
     } else if (is(arg, "cat", &v)) {
         copy(0, 1);
     } else if (is(arg, "cwd", &v)) {

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define SOCKET    3
+#define VAULT     1000
 #define FDS_MAX   8
 #define WORDS_MAX 256
 
@@ -95,7 +96,12 @@ static void become(const char *kinds, const int *fds, char *fields, size_t len)
     }
     words[count] = NULL;
     for (size_t i = 0; kinds[i] != '\0' && kinds[i] != '.'; i++) {
-        (void)dup2(fds[i + 2], kinds[i] == 'c' ? SOCKET : kinds[i] == 's' ? 99 : kinds[i] - '0');
+        int place = kinds[i] == 'c'   ? SOCKET
+                    : kinds[i] == 's' ? 99
+                    : kinds[i] >= 'A' ? VAULT + kinds[i] - 'A'
+                                      : kinds[i] - '0';
+
+        (void)dup2(fds[i + 2], place);
     }
     for (int i = 0; i < 3; i++) {
         if (words[i][0] != '\0') {
