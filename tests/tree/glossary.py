@@ -37,7 +37,7 @@ COMMON = {
         "result retry row runtime screen search section segment set setting shape sink size slot "
         "sample snapshot sock source spawn spec split stat static status step storage string sync table target "
         "task terminal thread time timer trace tree type update url user validate validator value var view "
-        "void walk write writer install piece summary",
+        "version void walk write writer install piece summary",
     "plain verbs, and what has happened by them":
         "accepted act action answer ask away bench body caller change check close commit copy defer "
         "divide does echo edit end ending exam expect explain fetch find finding follow found gather given go "
