@@ -495,6 +495,83 @@ MUSTER_EXPORT int muster_state_save(const char *path, const struct muster_tensor
 MUSTER_EXPORT int muster_state_read(const char *path, const struct muster_tensor *tensors,
                                     size_t tensor_count);
 
+/* --- kept by the agent ------------------------------------------------------------------------
+ *
+ * A worker of `muster run --keep-memory` can keep its state in memory of its agent, which outlives
+ * it. When workers start again, all of them load the newest version that every rank has kept:
+ *
+ *     struct muster_state_kept kept;
+ *     uint64_t first = 0;
+ *     if (muster_state_kept(&kept) == 0 && muster_state_restore(mine, n) == 0)
+ *         first = kept.step + 1;
+ *     for (uint64_t step = first; step < 1000; step++) {
+ *         struct muster_state_keep_request keep = muster_state_keep_request_defaults();
+ *         keep.step = step;
+ *         keep.tensors = mine;
+ *         keep.tensor_count = n;
+ *         muster_state_keep(&keep);            MUSTER_ENOTSUP where nothing keeps states
+ *     }
+ *
+ * Each rank keeps its own shard, and all of them the same steps. docs/kept.md says what survives
+ * what. Only the worker itself may call these functions, not processes that it has started.
+ */
+
+struct muster_state_keep_request {
+    size_t size;
+    const struct muster_tensor *tensors; /* in memory of the host */
+    size_t tensor_count;
+    struct muster_bytes metadata; /* msgpack. Default: empty */
+    uint64_t step;                /* the same on all ranks; it grows */
+    uint64_t threads;             /* that copy. Default: 0, as many as help */
+    /** The state is the same on all ranks, so one copy on each node is enough: that of local rank
+     * 0. The other ranks call the function, too, and it returns 0 at once. Default: false. */
+    bool replicated;
+    /** Return once the copy has begun. The tensors must not change before muster_state_keep_wait()
+     * has returned. Default: false. */
+    bool background;
+};
+
+/** Fills in the defaults, in a struct that has `size` bytes. */
+MUSTER_EXPORT void muster_state_keep_request_init(struct muster_state_keep_request *ret,
+                                                  size_t size);
+/** The struct with the defaults. */
+static inline struct muster_state_keep_request muster_state_keep_request_defaults(void)
+{
+    struct muster_state_keep_request it;
+
+    muster_state_keep_request_init(&it, sizeof(it));
+    return it;
+}
+
+/**
+ * Copies the tensors into the agent's memory. The last two versions stay until the new one is
+ * whole. If a copy is under way, it waits for that first. From any thread. MUSTER_ENOTSUP: nothing
+ * keeps states here; MUSTER_ELIMIT: the state is larger than --keep-memory allows; MUSTER_ENOMEM:
+ * the machine has not so much memory left; MUSTER_EINVAL, MUSTER_EEXIST (two tensors of one name).
+ * With an error nothing was kept, and what was kept before is still there.
+ */
+MUSTER_EXPORT int muster_state_keep(const struct muster_state_keep_request *request);
+/** Waits until the copy that is under way, if there is one, is whole. */
+MUSTER_EXPORT void muster_state_keep_wait(void);
+
+/* The version that the workers of this round load. */
+struct muster_state_kept {
+    uint64_t step;
+    uint64_t bytes;           /* of the tensors and their description */
+    struct muster_bytes head; /* the head of a safetensors file, with the metadata; it stays until
+                                 the process ends */
+};
+
+/** Tells what is kept for this worker. MUSTER_ENOENT: nothing that all ranks have; MUSTER_ENOTSUP:
+ * nothing keeps states here; MUSTER_ECORRUPT: it was overwritten; MUSTER_ENOMEM. */
+MUSTER_EXPORT int muster_state_kept(struct muster_state_kept *ret_kept);
+/**
+ * Copies that version into the caller's tensors, which must be those that were kept, in their
+ * order, with their types and shapes; otherwise MUSTER_EINVAL, and nothing has been written. The
+ * errors of muster_state_kept(); with MUSTER_ECORRUPT the content of the tensors is undefined.
+ */
+MUSTER_EXPORT int muster_state_restore(const struct muster_tensor *tensors, size_t tensor_count);
+
 #ifdef __cplusplus
 }
 #endif

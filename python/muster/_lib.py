@@ -429,6 +429,27 @@ class StateRow(Structure):
     ]
 
 
+class StateKeepRequest(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("tensors", POINTER(Tensor)),
+        ("tensor_count", c_size_t),
+        ("metadata", Bytes),
+        ("step", c_uint64),
+        ("threads", c_uint64),
+        ("replicated", c_bool),
+        ("background", c_bool),
+    ]
+
+
+class StateKept(Structure):
+    _fields_ = [
+        ("step", c_uint64),
+        ("bytes", c_uint64),
+        ("head", Span),
+    ]
+
+
 class AverageConfig(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -544,6 +565,8 @@ LAYOUTS = {
     "muster_state_info": StateInfo,
     "muster_state_config": StateConfig,
     "muster_state_source": StateSource,
+    "muster_state_keep_request": StateKeepRequest,
+    "muster_state_kept": StateKept,
     "muster_state_stats": StateStats,
     "muster_state_progress": StateProgress,
     "muster_state_request": StateRequest,
@@ -712,6 +735,11 @@ _FUNCTIONS: List[Any] = [
     ("muster_state_list", c_int, _P, POINTER(StateRequest), POINTER(StateRow), c_size_t),
     ("muster_state_save", c_int, c_char_p, POINTER(Tensor), c_size_t, Bytes),
     ("muster_state_read", c_int, c_char_p, POINTER(Tensor), c_size_t),
+    ("muster_state_keep_request_init", None, POINTER(StateKeepRequest), c_size_t),
+    ("muster_state_keep", c_int, POINTER(StateKeepRequest)),
+    ("muster_state_keep_wait", None),
+    ("muster_state_kept", c_int, POINTER(StateKept)),
+    ("muster_state_restore", c_int, POINTER(Tensor), c_size_t),
     # average
     ("muster_average_config_init", None, POINTER(AverageConfig), c_size_t),
     ("muster_average_request_init", None, POINTER(AverageRequest), c_size_t),

@@ -14,7 +14,7 @@ from . import _tensors
 from ._tensors import BY_NAME, DType, Slot
 from .errors import Corrupt, InvalidArgument
 
-__all__ = ["Entry", "Head", "MappedFile", "file_bytes", "read_head"]
+__all__ = ["Entry", "Head", "MappedFile", "file_bytes", "parse_head", "read_head"]
 
 HEAD_MAX = 100_000_000
 _KEY = "muster_metadata"
@@ -79,6 +79,11 @@ def _parse(text: bytes, data_bytes: int) -> Head:
     if _KEY in texts:
         metadata = base64.b64decode(texts.pop(_KEY), validate=True)
     return Head([it for _, it in rows], metadata, texts)
+
+
+def parse_head(head: bytes, total: int) -> Head:
+    """Parses the whole head of a file of `total` bytes. ``ValueError``: it is none."""
+    return _parse(head[8:], total - len(head))
 
 
 def read_head(path: Any) -> Head:

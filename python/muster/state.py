@@ -11,7 +11,8 @@
     print(loaded.epoch)
 
 What is shared is a copy, so training goes on at once; what is loaded is verified, and goes into the
-tensors where they are. ``join`` does both for the workers of an elastic job.
+tensors where they are. ``join`` does both for the workers of an elastic job. ``keep`` copies a state
+into memory of the agent (``muster run --keep-memory``), from where ``restore`` gets it after a restart.
 
 Trees are dicts, lists and tuples of tensors (PyTorch's, numpy's, buffers), of numbers and text, and
 of objects with ``state_dict()``. ``Array`` is for tensors without either package.
@@ -28,6 +29,7 @@ from ._read import read
 from ._runtime import call_interruptibly
 from ._tensors import Array, copy_many, memory
 from ._tree import Mismatch
+from ._vault import Restored, keep, keep_wait, kept, restore
 
 __all__ = [
     "Array",
@@ -37,14 +39,19 @@ __all__ = [
     "Loaded",
     "Mismatch",
     "Progress",
+    "Restored",
     "Row",
     "Shared",
     "Stats",
     "join",
+    "keep",
+    "keep_wait",
+    "kept",
     "list",
     "load",
     "load_async",
     "read",
+    "restore",
     "save",
     "share",
 ]

@@ -3,6 +3,7 @@
  *
  *     state.c          sharing, and what others are told about shared states
  *     state_copy.c     where a loaded state is kept
+ *     state_keep.c     states that the agent keeps for a worker
  *     state_load.c     loads: their begin, wait and end
  *     state_loading.c  a load, on the loop
  *     state_net.c      the runtime's connections, or peers; the key that signs
@@ -11,6 +12,7 @@
  *     state_stream.c   a state that goes into its file as it comes
  *     state_swarm.c    in a DHT, with hivemind's peers
  *     state_tensor.c   tensors, and memory for them
+ *     state_threads.c  copies of many bytes, on several threads
  */
 #ifndef MU_STATE_API_H
 #define MU_STATE_API_H
@@ -107,6 +109,19 @@ struct muster_state {
     char told[MU_STATE_ADDR_MAX + 1]; /* told to donors, which put in the IP address that they see
                                          us under */
 };
+
+/* Bytes to copy from one place to another. */
+struct mu_state_put {
+    uint8_t *to;
+    const uint8_t *from;
+    uint64_t len;
+};
+
+/** Copies all of them, on up to `threads` threads; 0: as many as help. Nothing overlaps. */
+void mu_state_put_all(const struct mu_state_put *moves, size_t count, uint64_t threads);
+
+/** How many bytes of memory are available without taking them from others; UINT64_MAX: unknown. */
+uint64_t mu_state_memory_available(void);
 
 /* The memory of a state; the owner of a share. */
 struct mu_state_home {

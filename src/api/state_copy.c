@@ -67,8 +67,7 @@ static int accept_memory(struct mu_state_home *home, uint64_t bytes, struct mu_e
     return 0;
 }
 
-/* How many bytes of memory are available without taking them from others; UINT64_MAX: unknown. */
-static uint64_t memory_available(void)
+uint64_t mu_state_memory_available(void)
 {
     FILE *file = fopen("/proc/meminfo", "re");
     unsigned long long kib = 0;
@@ -110,7 +109,7 @@ uint64_t mu_state_target_room(const struct mu_state_target *t)
     return t->bytes_max != 0 ? t->bytes_max
            : t->file != NULL ? disk_available(t->part)
            : t->in_place     ? UINT64_MAX
-                             : memory_available();
+                             : mu_state_memory_available();
 }
 
 /* A manifest can name any size: this checks that it is possible before memory or disk is taken. */

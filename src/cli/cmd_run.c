@@ -492,6 +492,8 @@ static struct mu_agent_service_config make_config(struct run_options *o)
         .config = o->rdzv.config,
     };
     c.argv = (const char *const *)o->argv.items;
+    c.keeps = o->keep_memory != NULL;
+    c.keep_bytes = o->keep_bytes;
     c.zygote = o->zygote.count == 0 ? NULL : (const char *const *)o->zygote.items;
     c.inherited = (const char *const *)environ;
     c.role = o->role;

@@ -67,6 +67,7 @@ struct run_options {
     double exclude_for, check_timeout;
     const char *warm; /* modules, or NULL */
     const char *hang, *hang_action, *health, *stragglers, *flight_recorder, *progress_regex;
+    const char *keep_memory; /* or NULL */
     bool keep_trying;
     const char *http;
     struct cli_log_options log;
@@ -85,6 +86,7 @@ struct run_options {
     uint64_t losses_ms;
     uint64_t grace_ms;
     uint64_t hang_ms;        /* 0: nobody looks for hangs */
+    uint64_t keep_bytes;     /* --keep-memory; 0: auto */
     uint32_t relay_count;    /* or MU_RELAYS_AUTO, MU_RELAYS_OFF */
     uint64_t straggle_ms;    /* 0: nobody looks for stragglers */
     struct run_texts argv;   /* a worker's; ${local_rank} is not replaced yet */

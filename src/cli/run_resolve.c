@@ -538,6 +538,19 @@ static int resolve_relays(struct run_options *o)
 #define SPAN_MIN_S 1   /* ten looks in less cost more than they are worth */
 #define SPAN_MAX_S 600 /* a straggler is named after a few of them */
 
+static int resolve_keep_memory(struct run_options *o)
+{
+    if (o->keep_memory == NULL || strcmp(o->keep_memory, "auto") == 0) {
+        return 0;
+    }
+    if (!cli_parse_number(o->keep_memory, true, UINT64_MAX / 2, &o->keep_bytes) ||
+        o->keep_bytes == 0) {
+        return cli_usage("run", "--keep-memory: \"%s\" is not a size: write 32G, 500M or auto",
+                         o->keep_memory);
+    }
+    return 0;
+}
+
 static int resolve_stragglers(struct run_options *o)
 {
     double seconds = 0;
@@ -578,6 +591,9 @@ static int resolve_numbers(struct run_options *o)
     code = code != 0 ? code : resolve_hang(o);
     if (code == 0) {
         code = resolve_stragglers(o);
+    }
+    if (code == 0) {
+        code = resolve_keep_memory(o);
     }
     if (code != 0) {
         return code;

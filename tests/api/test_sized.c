@@ -230,6 +230,11 @@ static int use_state_request(void *it)
     return err;
 }
 
+static int use_state_keep_request(void *it)
+{
+    return muster_state_keep(it);
+}
+
 static int use_average_config(void *it)
 {
     static const uint64_t shape[] = {2};
@@ -306,6 +311,7 @@ static int use_progress_hooks(void *it)
     X(state_config, key, 0, NULL)                                                                  \
     X(state_source, epoch, MUSTER_ENOENT_OF_SYSTEM, "/nonexistent/file")                           \
     X(state_request, donors, 0, NULL)                                                              \
+    X(state_keep_request, metadata, MUSTER_ENOTSUP, "nothing keeps states here")                   \
     X(average_config, described, 0, NULL)                                                          \
     X(average_request, timeout_ms, 0, NULL)                                                        \
     X(progress_config, epoch, MUSTER_EBUSY, "")                                                    \

@@ -116,6 +116,7 @@ static void finish_free(struct mu_agent_service *s)
     mu_free((void *)s->warm_envp);
     mu_buf_fini(&s->warm_env);
     mu_failure_fini(&s->verdict.first_failure);
+    mu_agent_kept_fini(s);
     mu_agent_workers_fini(s);
     mu_free(s);
     freed(context);
@@ -641,6 +642,16 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
             return err;
         }
     }
+    if (config->keeps && strcmp(config->rdzv.backend, "muster") != 0) {
+        return mu_err(reterr_msg, MUSTER_ENOTSUP,
+                      "--keep-memory: only the backend muster can keep states, because every node "
+                      "must have an agent of muster");
+    }
+    if (config->keeps && config->identical) {
+        return mu_err(reterr_msg, MUSTER_ENOTSUP,
+                      "--keep-memory: states cannot be kept with TORCH_ELASTIC_WORKER_IDENTICAL=1, "
+                      "because the agents exchange nothing then; unset it");
+    }
     s = mu_calloc(1, sizeof(*s));
     if (s == NULL) {
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
@@ -689,6 +700,7 @@ void mu_agent_service_start(struct mu_agent_service *s)
 {
     s->since = mu_env_now(s->env).mono;
     s->in_call = true;
+    mu_agent_kept_start(s);
     mu_agent_warm_start(s);
     mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_START});
     s->in_call = false;

@@ -8,6 +8,7 @@
  *     check.c     the command that decides whether this node may join
  *     failure.c   the first failure: publishing and reading it
  *     watchdog.c  whether our workers stand still; hang.c: what other agents say of theirs
+ *     kept.c      vaults, in which workers keep their state, and which version is loaded
  *     step.c      steps of training, as workers report them
  *     straggle.c  who keeps the other ranks waiting
  *     stacks.c    answers who asks what the workers are doing; stacks_ask.c asks
@@ -22,6 +23,7 @@
 #define MU_AGENT_SERVICE_INTERNAL_H
 
 #include "codec/stacks/answer.h"
+#include "codec/state/kept.h"
 #include "service/agent/agent.h"
 #include "service/agent/health.h"
 #include "service/agent/straggle.h"
@@ -65,6 +67,24 @@ struct mu_agent_stacks {
     struct mu_span values[MU_AGENT_STACKS_SHARED_MAX];
     char names[MU_AGENT_STACKS_SHARED_MAX][48];
     struct mu_list asks; /* struct mu_stacks_ask of ours, in this round */
+};
+
+/* What of kept states goes through a round's store: kept.c. */
+struct mu_agent_kept_op {
+    struct mu_store_op op;
+    bool busy;
+    bool reported; /* our report is in the store */
+    size_t found;  /* how many whole versions our vaults have */
+    struct mu_buf text;
+    struct mu_span key;
+    struct mu_span value;
+    struct mu_span *keys; /* of all reports; or NULL */
+    char name[32];
+    uint32_t missing; /* nodes that keep nothing, as far as node 0 knows */
+    struct mu_kept_answer decided;
+    uint8_t answer_bytes[MU_KEPT_ANSWER_LEN];
+    bool has_answer; /* else workers get no vaults */
+    struct mu_kept_answer answer;
 };
 
 /* One assignment and what belongs to it. It outlives its round: closing takes several turns. */
@@ -127,6 +147,8 @@ struct mu_agent_round {
     char step_name[32];
     char step_text[48];
 
+    struct mu_agent_kept_op kept; /* kept.c */
+    bool has_kept;                /* what workers load is decided, if anything */
     struct mu_agent_hang_op hang; /* hang.c */
     struct mu_agent_pace_op pace; /* straggle.c */
     struct mu_agent_stacks stacks;
@@ -177,6 +199,16 @@ struct mu_agent_worker {
     uint64_t output_bytes;
     uint64_t mark_count; /* of steps */
     bool hung;           /* it was ended because the run hung */
+};
+
+/* The vaults of all workers: MU_KEPT_VAULTS for each. */
+struct mu_agent_kept {
+    const struct mu_vaults *source;
+    struct mu_vault *vaults;
+    uint32_t made;              /* 0: nothing is kept */
+    uint64_t bytes;             /* of each */
+    struct mu_kept_head *heads; /* as they were before the round; it counts if `whole` */
+    bool *whole;
 };
 
 /* A fact that came while another one was being handled. */
@@ -256,6 +288,8 @@ struct mu_agent_service {
     struct mu_agent_health health;
     struct mu_agent_straggle straggle;
 
+    struct mu_agent_kept kept;
+
     struct mu_warm warm;
     struct mu_standbys standbys;
     struct mu_timer warm_timer;
@@ -297,6 +331,28 @@ void mu_agent_round_settle(struct mu_agent_round *r);
 /** Sets the address at which workers meet. */
 void mu_agent_round_master(struct mu_agent_round *r, const char *addr, uint16_t port);
 void mu_agent_round_not_ready(struct mu_agent_round *r, int status, const char *text);
+
+/** The report of kept states is in the store: the rest of the exchange. */
+void mu_agent_round_begin(struct mu_agent_round *r);
+/** It is decided what workers load. */
+void mu_agent_round_decided(struct mu_agent_round *r);
+
+/* kept.c */
+/** Makes the vaults, if states are kept; says so, or why not. */
+void mu_agent_kept_start(struct mu_agent_service *s);
+void mu_agent_kept_fini(struct mu_agent_service *s);
+void mu_agent_kept_op_init(struct mu_agent_round *r);
+void mu_agent_kept_op_fini(struct mu_agent_kept_op *k);
+/** Writes what the vaults hold into the round's store: mu_agent_round_begin() follows, or the round
+ * is not ready. False: there is nothing to write. */
+bool mu_agent_kept_report(struct mu_agent_round *r);
+/** Ranks are exchanged: mu_agent_round_decided() follows, perhaps at once, or the round is not
+ * ready. */
+void mu_agent_kept_decide(struct mu_agent_round *r);
+/** What a worker gets. False: nothing. */
+bool mu_agent_kept_give(const struct mu_agent_service *s, uint32_t local_rank,
+                        const struct mu_vault *vaults[MU_CHILD_VAULTS_MAX],
+                        struct mu_kept_terms *ret_terms);
 
 /* guard.c */
 /** The server of a round has just stopped listening at this address: nobody else will. */

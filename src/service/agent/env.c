@@ -90,7 +90,7 @@ static void put_default(struct own *o, const struct mu_agent_env *e, const char 
 /* Variables that would mislead a worker if it inherited them from the agent. */
 static bool is_dropped(const char *name, size_t len)
 {
-    static const char *const dropped[] = {"MUSTER_NOTIFY_FD"};
+    static const char *const dropped[] = {"MUSTER_NOTIFY_FD", "MUSTER_VAULTS"};
 
     for (size_t i = 0; i < sizeof(dropped) / sizeof(dropped[0]); i++) {
         if (strlen(dropped[i]) == len && memcmp(dropped[i], name, len) == 0) {
@@ -197,6 +197,9 @@ static void put_muster(struct own *o, const struct mu_agent_env *e)
     put(o, "MUSTER_GRACE", text);
     if (e->notify_fd >= 0) {
         put_number(o, "MUSTER_NOTIFY_FD", (uint64_t)e->notify_fd);
+    }
+    if (e->vaults != NULL) {
+        put(o, "MUSTER_VAULTS", e->vaults);
     }
 }
 

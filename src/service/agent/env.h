@@ -10,6 +10,7 @@
  *     MUSTER_ROUND      the number of the round
  *     MUSTER_GRACE      seconds between SIGTERM and SIGKILL
  *     MUSTER_NOTIFY_FD  the descriptor on which a worker can ask for a warning before a change
+ *     MUSTER_VAULTS     where it keeps its state, and which version it loads (codec/state/kept.h)
  */
 #ifndef MU_AGENT_ENV_H
 #define MU_AGENT_ENV_H
@@ -36,6 +37,7 @@ struct mu_agent_env {
     const char *signals_to_handle; /* or NULL: as inherited */
     uint64_t grace_ms;
     int notify_fd;      /* negative: no channel */
+    const char *vaults; /* of this worker; or NULL: none */
     const char *flight; /* or NULL: where flight recorders have their pipes and dumps */
 };
 

@@ -92,6 +92,7 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
     mu_buf_init(&r->op_known, MU_FAILURE_BYTES_MAX);
     mu_buf_init(&r->running_text, MU_AGENT_RUNNING_BYTES);
     mu_buf_init(&r->hang.bytes, 0);
+    mu_agent_kept_op_init(r);
     r->store_url = mu_strndup(a->store, strlen(a->store));
     if (a->member_count != 0 && a->members[0].addr != NULL) {
         r->addr_0 = mu_strndup(a->members[0].addr, strlen(a->members[0].addr));
@@ -147,7 +148,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
         return;
     }
     if (r->exchanging || r->op_busy || r->running_busy || r->step_busy || r->hang.busy ||
-        r->pace.busy || r->bootstrap != NULL || !mu_agent_stacks_closed(r)) {
+        r->pace.busy || r->kept.busy || r->bootstrap != NULL || !mu_agent_stacks_closed(r)) {
         return;
     }
     if (r->store_open) {
@@ -162,6 +163,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
     mu_buf_fini(&r->op_known);
     mu_buf_fini(&r->running_text);
     mu_agent_hang_op_fini(&r->hang);
+    mu_agent_kept_op_fini(&r->kept);
     mu_agent_pace_op_fini(&r->pace);
     mu_agent_stacks_fini(r);
     mu_free(r->store_url);
@@ -195,6 +197,9 @@ void mu_agent_round_close(struct mu_agent_round *r)
     if (r->pace.busy) {
         mu_store_cancel(&r->pace.op);
     }
+    if (r->kept.busy) {
+        mu_store_cancel(&r->kept.op);
+    }
     mu_agent_stacks_close(r);
     mu_agent_round_settle(r);
 }
@@ -213,7 +218,7 @@ void mu_agent_round_not_ready(struct mu_agent_round *r, int status, const char *
 
 static void maybe_ready(struct mu_agent_round *r)
 {
-    if (r->has_ranks && r->has_master && !r->closing && r->s->round == r) {
+    if (r->has_ranks && r->has_kept && r->has_master && !r->closing && r->s->round == r) {
         mu_agent_stacks_start(r);
         mu_agent_tell(r->s, (struct mu_agent_event){
                                 .type = MU_AGENT_READY, .round = r->number, .base = r->ranks.base});
@@ -245,8 +250,14 @@ static void on_exchanged(struct mu_agent_exchange *x, int status)
                 r->has_master = true;
             }
         }
-        maybe_ready(r);
+        mu_agent_kept_decide(r);
     }
+}
+
+void mu_agent_round_decided(struct mu_agent_round *r)
+{
+    r->has_kept = true;
+    maybe_ready(r);
 }
 
 static void start_exchange(struct mu_agent_round *r)
@@ -363,30 +374,43 @@ static int start_bootstrap(struct mu_agent_round *r, struct mu_errmsg *reterr_ms
     return mu_rdzv_bootstrap_start(s->env, &config, &r->bootstrap, reterr_msg);
 }
 
+void mu_agent_round_begin(struct mu_agent_round *r)
+{
+    struct mu_agent_service *s = r->s;
+    struct mu_errmsg msg = {{0}};
+    int err = 0;
+
+    if ((s->config.backing != NULL || s->config.sealed) && r->generation != MU_EXCHANGE_2) {
+        err = mu_err(&msg, MUSTER_ENOTSUP,
+                     "PyTorch 1.13's agents cannot use a store that every node serves; leave "
+                     "out --store-backing");
+    } else if (s->config.backing != NULL) {
+        err = mu_agent_gateway_to_etcd(r, &msg);
+    } else if (is_static(s)) {
+        err = take_static_master(r, &msg);
+    } else if (r->generation == MU_EXCHANGE_2 || r->rank == 0) {
+        err = start_bootstrap(r, &msg);
+    }
+    if (err != 0) {
+        mu_agent_round_not_ready(r, err, msg.text);
+    } else if (!is_first_needed(r) || r->has_master) {
+        start_exchange(r);
+    }
+}
+
 void mu_agent_round_exchange(struct mu_agent_round *r)
 {
     struct mu_agent_service *s = r->s;
     struct mu_errmsg msg = {{0}};
     int err = mu_rdzv_round_store_open(s->env, r->store_url, s->config.store_ms, &r->stores, &msg);
 
-    if (err == 0) {
-        r->store_open = true;
-        if ((s->config.backing != NULL || s->config.sealed) && r->generation != MU_EXCHANGE_2) {
-            err = mu_err(&msg, MUSTER_ENOTSUP,
-                         "PyTorch 1.13's agents cannot use a store that every node serves; leave "
-                         "out --store-backing");
-        } else if (s->config.backing != NULL) {
-            err = mu_agent_gateway_to_etcd(r, &msg);
-        } else if (is_static(s)) {
-            err = take_static_master(r, &msg);
-        } else if (r->generation == MU_EXCHANGE_2 || r->rank == 0) {
-            err = start_bootstrap(r, &msg);
-        }
-    }
     if (err != 0) {
         mu_agent_round_not_ready(r, err, msg.text);
-    } else if (!is_first_needed(r) || r->has_master) {
-        start_exchange(r);
+        return;
+    }
+    r->store_open = true;
+    if (!mu_agent_kept_report(r)) {
+        mu_agent_round_begin(r);
     }
 }
 

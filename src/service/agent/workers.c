@@ -359,8 +359,18 @@ static int spawn_one(struct mu_agent_worker *w, const struct mu_agent_env *e,
         s->events.error_file == NULL ? "" : s->events.error_file(s->events.context, w->local_rank);
     const char *const *envp = NULL;
     const char *const *argv = NULL;
+    const struct mu_vault *vaults[MU_CHILD_VAULTS_MAX] = {NULL};
+    char text[MU_KEPT_TERMS_LEN_MAX + 1];
+    struct mu_agent_env own = *e;
+    struct mu_kept_terms terms;
     struct mu_spawn what;
-    int err = mu_agent_env_build(e, w->local_rank, error_file, &envp, reterr_msg);
+    int err;
+
+    if (mu_agent_kept_give(s, w->local_rank, vaults, &terms)) {
+        (void)mu_kept_terms_encode(&terms, text);
+        own.vaults = text;
+    }
+    err = mu_agent_env_build(&own, w->local_rank, error_file, &envp, reterr_msg);
 
     if (err != 0) {
         return err;
@@ -374,6 +384,7 @@ static int spawn_one(struct mu_agent_worker *w, const struct mu_agent_env *e,
             .sentinel = true,
             .channel = s->config.policy.change_ms != 0 ? &w->channel : NULL,
         };
+        memcpy(what.vaults, vaults, sizeof(vaults));
         if (s->events.streams != NULL) {
             s->events.streams(s->events.context, w->local_rank, &what);
         }

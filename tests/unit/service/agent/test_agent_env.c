@@ -9,7 +9,7 @@
 #include "service/agent/env.h"
 
 static const char *const around[] = {
-    "HOME=/root", "RANK=99", "PATH=/bin", "EMPTY=", "MUSTER_NOTIFY_FD=9", NULL};
+    "HOME=/root", "RANK=99", "PATH=/bin", "EMPTY=", "MUSTER_NOTIFY_FD=9", "MUSTER_VAULTS=9", NULL};
 
 /* Agent 1 of two, with two workers each. */
 static struct mu_agent_env sample(void)
@@ -102,6 +102,10 @@ static void test_agent_env_has_all_that_torchrun_gives(void **state)
         count++;
     }
     assert_int_equal(count, sizeof(expected) / sizeof(expected[0])); /* and nothing twice */
+    free_list(envp);
+    e.vaults = "1,1000";
+    envp = build(&e, 1);
+    assert_variable(envp, "MUSTER_VAULTS", "1,1000");
     free_list(envp);
 }
 
