@@ -212,8 +212,9 @@ def test_cluster(checks):
 
         def add():
             while not stop.is_set():
-                # What a follower passed on to a leader that then died, etcd answers after 7 s.
-                code, out, err = kv(url, "add", "n", "1", timeout=30000, connect=30000)
+                # What a follower passed on to a leader that then died, etcd answers after 7 s, and
+                # on a busy machine the next leader may be one that is about to be replaced, too.
+                code, out, err = kv(url, "add", "n", "1", timeout=120000, connect=120000)
                 sums.append(int(out) if code == OK else err)
 
         adders = [threading.Thread(target=add) for _ in range(3)]

@@ -167,4 +167,4 @@ class Etcd:
 def kv(url, *args, timeout=10000, connect=5000):
     """The times are in milliseconds."""
     return lib.run_muster("kv", "--store", url, "--timeout", "%dms" % timeout, "--connect",
-                          "%dms" % connect, *args)
+                          "%dms" % connect, *args, patience=lib.PATIENCE + timeout / 1000)
