@@ -54,11 +54,15 @@ static void c10d_tune(struct rdzv_world *w)
     w->beat_s = mu_prng_below(mu_sim_prng(w->sim), 2) == 0 ? 1 : 5;
 }
 
+/* When an operation of 30 s has ended: it may ask for 5 s more, and its last question has 5 s and a
+ * last chance of one. */
+#define OP_NS (42 * MU_NS_PER_S)
+
 #define C10D                                                                                       \
     .backend = "c10d", .final = true, .polling = true, .converge_ns = 180 * MU_NS_PER_S,           \
-    .join_factor = 1, .answer_ns = 10 * MU_NS_PER_S, .leave_ns = 36 * MU_NS_PER_S,                 \
-    .close_ns = 36 * MU_NS_PER_S, .lost_ns = 25 * MU_NS_PER_S, .configure = configure_c10d,        \
-    .may_wait = rdzv_c10d_may_wait, .check = c10d_check
+    .join_factor = 1, .answer_ns = 10 * MU_NS_PER_S, .leave_ns = OP_NS, .close_ns = OP_NS,         \
+    .lost_ns = 25 * MU_NS_PER_S, .configure = configure_c10d, .may_wait = rdzv_c10d_may_wait,      \
+    .check = c10d_check
 
 /* Clocks are off by up to a second in half of the seeds that have them off at all. */
 static struct mu_sim_faults c10d_faults(struct mu_prng *prng)
