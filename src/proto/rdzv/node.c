@@ -391,6 +391,11 @@ static int take(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_
     case MU_RDZV_LOOK:
         v->looking = true;
         v->look_deadline = mu_mono_add_ms(v->now.mono, r->config.settings.close_timeout_ms);
+        if (event->anew) {
+            v->stale = true; /* so is the answer to what was asked before */
+            v->read_at = v->now.mono;
+            v->watch_hash = 0;
+        }
         start(r);
         return 0;
     case MU_RDZV_STATE_READ:

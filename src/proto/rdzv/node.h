@@ -88,7 +88,7 @@ enum mu_rdzv_event_type {
                               pending. */
     MU_RDZV_LEAVE,          /* The local node wants to leave, whatever it was doing. */
     MU_RDZV_CLOSE,          /* No node may join this run any more. */
-    MU_RDZV_LOOK,           /* Report the present state: SEEN. */
+    MU_RDZV_LOOK,           /* Report the present state: SEEN. `anew` */
     MU_RDZV_STATE_READ,     /* `request`, `present`, `bytes` or `state`, `token` */
     MU_RDZV_STATE_WRITTEN,  /* `request`, `token`: our compare-and-set won. */
     MU_RDZV_WRITE_LOST,     /* `request`, `present`, `bytes`, `token`: the state that is there
@@ -109,6 +109,7 @@ struct mu_rdzv_event {
     int status;                        /* MUSTER_ECORRUPT: what is stored is not a state */
     const char *text;                  /* may be NULL */
     bool transient;                    /* it is worth another try until the deadline */
+    bool anew;                         /* read the state, however well it is known */
 };
 
 enum {

@@ -228,7 +228,8 @@ static void on_register_closed(void *context)
 /* Hands a wish to the machine. False: it must be tried again. */
 static bool grant(struct mu_rdzv_c10d *n, unsigned wish, enum mu_rdzv_event_type type)
 {
-    struct mu_rdzv_event event = {.type = type};
+    /* What was known before a failure tells nothing of who was there after it. */
+    struct mu_rdzv_event event = {.type = type, .anew = n->doubts};
 
     if ((n->soon & wish) == 0 || n->freeing) {
         return true;

@@ -44,7 +44,8 @@ void mu_rdzv_c10d_end_doubt(struct mu_rdzv_c10d *n)
     n->beats = NULL;
 }
 
-/* The heartbeat of a member in the state as it is known, or 0. */
+/* The heartbeat of a member in the state as it is known, or 0: a state in which it is not, such as
+ * that of a host that was started anew, tells nothing of it. */
 static mu_wall_t beat_of(const struct mu_rdzv_c10d *n, size_t rank)
 {
     const struct mu_rdzv_member *m =
@@ -57,7 +58,9 @@ static mu_wall_t beat_of(const struct mu_rdzv_c10d *n, size_t rank)
 static bool have_all_beaten(const struct mu_rdzv_c10d *n)
 {
     for (size_t i = 0; i < n->world; i++) {
-        if ((int64_t)i != n->rank && beat_of(n, i).ns == n->beats[i].ns) {
+        mu_wall_t beat = beat_of(n, i);
+
+        if ((int64_t)i != n->rank && (beat.ns == 0 || beat.ns == n->beats[i].ns)) {
             return false;
         }
     }

@@ -268,6 +268,34 @@ static void test_rdzv_without_push_a_state_of_less_than_a_second_is_not_read_aga
     assert_flags(MU_RDZV_DO_READ);
 }
 
+static void give_look_anew(void)
+{
+    assert_int_equal(feed((struct mu_rdzv_event){.type = MU_RDZV_LOOK, .anew = true}), 0);
+}
+
+static void test_rdzv_a_look_anew_takes_no_answer_to_an_earlier_question(void **unused)
+{
+    struct mu_rdzv_state s;
+
+    (void)unused;
+    people(&s, "");
+    give(MU_RDZV_LOOK);
+    assert_flags(MU_RDZV_DO_READ);
+    give_look_anew();
+    assert_flags(0);
+    h.up.request = 1;
+    answer_state(MU_RDZV_STATE_READ, &s, MU_RDZV_DIALECT_2, "t1");
+    assert_flags(MU_RDZV_DO_READ);
+    answer_state(MU_RDZV_STATE_READ, &s, MU_RDZV_DIALECT_2, "t1");
+    assert_flags(MU_RDZV_SEEN);
+
+    give_look_anew();
+    assert_flags(MU_RDZV_DO_READ);
+    answer_state(MU_RDZV_STATE_READ, &s, MU_RDZV_DIALECT_2, "t1");
+    assert_flags(MU_RDZV_SEEN);
+    mu_rdzv_state_fini(&s);
+}
+
 static void test_rdzv_with_push_a_watch_is_waited_for(void **unused)
 {
     (void)unused;
@@ -578,6 +606,7 @@ int main(void)
         BY_HAND(test_rdzv_answers_to_other_requests_are_dropped),
         BY_POLLING(test_rdzv_without_push_the_first_join_is_delayed_and_reads_are_a_second_apart),
         BY_POLLING(test_rdzv_without_push_a_state_of_less_than_a_second_is_not_read_again),
+        BY_HAND(test_rdzv_a_look_anew_takes_no_answer_to_an_earlier_question),
         BY_HAND(test_rdzv_with_push_a_watch_is_waited_for),
         BY_HAND(test_rdzv_a_watch_during_a_read_leads_to_another),
         BY_POLLING(test_rdzv_lost_writes_back_off_and_look_again),
