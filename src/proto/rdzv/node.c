@@ -42,7 +42,7 @@ int mu_rdzv_init(struct mu_rdzv *r, const struct mu_rdzv_config *config,
     *r = (struct mu_rdzv){
         .config = *config,
         .node = config->node,
-        .v = {.phase = MU_RDZV_IDLE, .round_top = -1, .beat_deadline = MU_MONO_NEVER},
+        .v = {.phase = MU_RDZV_IDLE, .round_top = -1, .round = -1, .beat_deadline = MU_MONO_NEVER},
     };
     r->node.addr = mu_strndup(config->node.addr, addr_len);
     if (r->node.addr == NULL) {

@@ -209,7 +209,7 @@ struct mu_rdzv_vars {
     uint64_t token_hash;
     uint64_t watch_hash; /* hash of the token of the last WATCH; 0: it had no token */
     int64_t round_top;   /* the highest round ever seen; -1: no round */
-    int64_t round;       /* MEMBER: the round, and what was last told of it */
+    int64_t round;       /* MEMBER: the round, and what was last told of it; else the last one */
     size_t left;
     size_t waiting;
     bool closed_said;

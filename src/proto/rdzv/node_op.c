@@ -284,6 +284,12 @@ static int act_join(struct mu_rdzv *r, struct mu_rdzv_update *up,
     struct mu_rdzv_ask q = ask(r, set, v->op_deadline);
     enum mu_rdzv_action action = mu_rdzv_decide_join(&q);
 
+    if (action == MU_RDZV_ACT_FINISH && r->state.round == v->round) {
+        /* We have given this one up, and are in it still: for a moment our clock was so far ahead
+         * that we took ourselves for dead, and for out of it. */
+        v->phase = MU_RDZV_EXITING;
+        return 0;
+    }
     if (action == MU_RDZV_ACT_FINISH) {
         return assign(r, up);
     }

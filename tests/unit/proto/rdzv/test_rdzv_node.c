@@ -268,6 +268,44 @@ static void test_rdzv_without_push_a_state_of_less_than_a_second_is_not_read_aga
     assert_flags(MU_RDZV_DO_READ);
 }
 
+static void test_rdzv_a_round_that_was_given_up_is_not_told_again(void **unused)
+{
+    const uint64_t hour = 3600 * S;
+    struct mu_rdzv_state s;
+    struct mu_rdzv_state written;
+    struct mu_rdzv_member *me;
+    enum mu_rdzv_dialect dialect;
+
+    (void)unused;
+    people(&s, "ab");
+    assert_int_equal(mu_rdzv_state_add(&s, &h.r.node, &me), 0);
+    me->participant = me->has_heartbeat = true;
+    me->heartbeat = h.now.wall;
+    me->rank = 2;
+    s.members[1].rank = 1;
+    s.complete = true;
+    s.round = 7;
+    give(MU_RDZV_JOIN);
+    h.r.v.phase = MU_RDZV_JOINING; /* it was let in while it did not look */
+    answer_state(MU_RDZV_STATE_READ, &s, MU_RDZV_DIALECT_2, "t1");
+    assert_flags(MU_RDZV_ASSIGNED);
+
+    /* Its clock is set, so that all seem dead, and set back. */
+    h.now.wall.ns += hour;
+    give(MU_RDZV_JOIN);
+    assert_flags(MU_RDZV_DO_WRITE);
+    h.now.wall.ns -= hour;
+    answer_state(MU_RDZV_WRITE_LOST, &s, MU_RDZV_DIALECT_2, "t2");
+    assert_true((h.up.flags & MU_RDZV_ASSIGNED) == 0);
+    while ((h.up.flags & MU_RDZV_DO_WRITE) == 0) {
+        wait_deadline();
+    }
+    decode_written(&written, &dialect);
+    assert_null(mu_rdzv_state_find(&written, &h.r.node));
+    mu_rdzv_state_fini(&written);
+    mu_rdzv_state_fini(&s);
+}
+
 static void give_look_anew(void)
 {
     assert_int_equal(feed((struct mu_rdzv_event){.type = MU_RDZV_LOOK, .anew = true}), 0);
@@ -606,6 +644,7 @@ int main(void)
         BY_HAND(test_rdzv_answers_to_other_requests_are_dropped),
         BY_POLLING(test_rdzv_without_push_the_first_join_is_delayed_and_reads_are_a_second_apart),
         BY_POLLING(test_rdzv_without_push_a_state_of_less_than_a_second_is_not_read_again),
+        BY_HAND(test_rdzv_a_round_that_was_given_up_is_not_told_again),
         BY_HAND(test_rdzv_a_look_anew_takes_no_answer_to_an_earlier_question),
         BY_HAND(test_rdzv_with_push_a_watch_is_waited_for),
         BY_HAND(test_rdzv_a_watch_during_a_read_leads_to_another),
