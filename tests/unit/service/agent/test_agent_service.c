@@ -6,6 +6,9 @@
 #include "own_network.h"
 #include "skipped.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 /* --- the tests -------------------------------------------------------------------------------- */
 
 static void test_agent_service_runs_four_workers_on_two_nodes(void **state)
@@ -140,21 +143,38 @@ static void test_agent_service_names_the_first_failure_everywhere(void **state)
     assert_true(a->verdict.failure_here != b->verdict.failure_here);
 }
 
-/* The others time out: the one that hangs has not failed, and is to blame. */
+/* The others time out: the one that hangs has not failed, and is to blame. They do so at the same
+ * moment, when all of them are there: it opens the pipe that they wait for. */
 static void test_agent_service_names_who_still_ran_everywhere(void **state)
 {
-    static const char script[] =
-        "[ $RANK != 3 ] || exec sleep 60; sleep 0.2; echo 'Traceback (most recent call last):' "
-        ">&2; "
+    static const char format[] =
+        "cd %s; if [ $RANK = 3 ]; then until [ $(wc -l <here) = 3 ]; do sleep 0.02; done; "
+        "exec 5>pipe; exec sleep 60; fi; echo >>here; : <pipe; "
+        "echo 'Traceback (most recent call last):' >&2; "
         "echo 'RuntimeError: Timed out waiting 200ms for recv operation to complete' >&2; exit 1";
-    struct seat *a = seat_prepare(0, script, 2, 2, "max_restarts=0");
-    struct seat *b = seat_prepare(1, script, 2, 2, "max_restarts=0");
+    char place[] = "/tmp/muster-still-XXXXXX";
+    char here[64];
+    char pipe[64];
+    char script[512];
+    struct seat *a;
+    struct seat *b;
     (void)state;
 
+    assert_non_null(mkdtemp(place));
+    (void)snprintf(here, sizeof(here), "%s/here", place);
+    (void)snprintf(pipe, sizeof(pipe), "%s/pipe", place);
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    close(open(here, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    (void)snprintf(script, sizeof(script), format, place);
+    a = seat_prepare(0, script, 2, 2, "max_restarts=0");
+    b = seat_prepare(1, script, 2, 2, "max_restarts=0");
     seat_start(a);
     seat_start(b);
     seat_wait_ended(a);
     seat_wait_ended(b);
+    (void)unlink(pipe);
+    (void)unlink(here);
+    (void)rmdir(place);
     for (int i = 0; i < 2; i++) {
         assert_outcome(&seats[i], MU_AGENT_FAILED);
         assert_true(seats[i].verdict.first_failure.effect);
@@ -166,11 +186,11 @@ static void test_agent_service_names_who_still_ran_everywhere(void **state)
     }
 }
 
-/* More of them than are named one by one. */
+/* More of them than are named one by one. The one that fails is the last that is started. */
 static void test_agent_service_counts_who_still_ran(void **state)
 {
     static const char script[] =
-        "[ $LOCAL_RANK = 0 ] || exec sleep 60; echo 'Traceback (most recent call last):' >&2; "
+        "[ $LOCAL_RANK = 17 ] || exec sleep 60; echo 'Traceback (most recent call last):' >&2; "
         "echo 'RuntimeError: Timed out' >&2; exit 1";
     struct seat *a = seat_prepare(0, script, 1, 1, "max_restarts=0");
     (void)state;
@@ -180,10 +200,10 @@ static void test_agent_service_counts_who_still_ran(void **state)
     seat_wait_ended(a);
     assert_outcome(a, MU_AGENT_FAILED);
     assert_int_equal(a->verdict.running_count, MU_AGENT_RUNNING_MAX + 1);
-    assert_has(a->text, "rank 1 (local rank 1) on ");
+    assert_has(a->text, "rank 0 (local rank 0) on ");
     assert_has(a->text, ", and 11 more\n");
-    assert_has(a->json, "{\"rank\": 16, \"local_rank\": 16");
-    assert_null(strstr(a->json, "{\"rank\": 17, \"local_rank\": 17, \"host\""));
+    assert_has(a->json, "{\"rank\": 15, \"local_rank\": 15");
+    assert_null(strstr(a->json, "{\"rank\": 16, \"local_rank\": 16, \"host\""));
 }
 
 static void test_agent_service_restarts_within_the_budget(void **state)
