@@ -19,6 +19,19 @@ int mu_state_home_read(struct mu_state_share *share, uint64_t offset, void *buf,
     return mu_mapped_read(home->mapped, home->data_at + offset, buf, len);
 }
 
+/* Where the tensors lie in the memory that was made for them. */
+static uint8_t *data_of(const struct mu_state_home *home)
+{
+    return home->mapped != NULL ? home->mapped->data + home->data_at : home->memory;
+}
+
+static int prepare(struct mu_state_share *share, uint64_t offset, uint64_t len)
+{
+    int err = mu_mapped_populate(data_of(share->owner) + offset, (size_t)len);
+
+    return err == MUSTER_ENOTSUP ? 0 : err; /* then each page comes when it is written to */
+}
+
 void mu_state_home_released(struct mu_state_share *share)
 {
     struct mu_state_home *home = share->owner;
@@ -170,14 +183,22 @@ static int accept_part(struct mu_state_target *t, struct mu_state_home *home, st
 {
     struct stat st;
     bool fresh = lstat(t->part, &st) != 0;
-    int err = mu_mapped_create(t->part, head.len + m->layout.bytes, &home->mapped, msg);
+    int err = mu_mapped_create_ahead(t->part, head.len + m->layout.bytes, &home->mapped, msg);
 
     t->fresh = t->fresh || (err != -ELOOP && err != -EPERM && fresh);
+    if (err == 0) {
+        err = mu_mapped_populate(home->mapped->data, head.len);
+        err = err == MUSTER_ENOTSUP ? 0 : err;
+        if (err != 0) {
+            (void)mu_err(msg, err, "cannot write %.150s: %s", t->part, muster_strerror(err));
+        }
+    }
     if (err == 0) {
         memcpy(home->mapped->data, head.data, head.len);
         home->data_at = head.len;
         plan->maybe = find_data(home, m);
         plan->read = mu_state_home_read;
+        plan->prepare = prepare;
     }
     return err;
 }
@@ -220,11 +241,11 @@ int mu_state_target_accept(struct mu_state_target *t, struct mu_state_plan *plan
         err = accept_file(t, home, plan, msg);
     } else if (!t->in_place) {
         err = accept_memory(home, layout->bytes, msg);
+        plan->prepare = prepare;
     }
     if (err == 0) {
-        uint8_t *data = home->mapped != NULL ? home->mapped->data + home->data_at : home->memory;
-
-        err = mu_state_segments_new(layout, t->in_place ? t->tensors : NULL, data, &plan->segments,
+        err = mu_state_segments_new(layout, t->in_place ? t->tensors : NULL,
+                                    t->in_place ? NULL : data_of(home), &plan->segments,
                                     &plan->segment_count);
         if (err != 0) {
             (void)mu_err(msg, err, "out of memory");

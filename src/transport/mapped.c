@@ -10,10 +10,16 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#define TMPFS 0x01021994 /* of linux/magic.h */
 
 /* All mappings of the process, since any loop may get a span of any of them. The lock is held while
  * the kernel takes pages, so that no mapping is unmapped meanwhile. */
@@ -158,8 +164,19 @@ static int open_own(const char *path, int *ret_fd, struct stat *ret_st,
     return 0;
 }
 
-int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
-                     struct mu_errmsg *reterr_msg)
+/* Whether the file system takes pages of memory for the file, and this kernel can take those of a
+ * range at a time. */
+static bool is_made_of_memory(int fd)
+{
+    struct statfs fs;
+    char byte;
+
+    return fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS &&
+           mu_mapped_populate(&byte, sizeof(byte)) == 0;
+}
+
+static int create(const char *path, size_t len, bool ahead, struct mu_mapped **ret,
+                  struct mu_errmsg *reterr_msg)
 {
     struct stat st;
     int fd;
@@ -168,12 +185,50 @@ int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
     if (err != 0) {
         return err;
     }
-    err = make_room(fd, len);
+    if (ahead && is_made_of_memory(fd)) {
+        err = ftruncate(fd, (off_t)len) != 0 ? -errno : 0;
+    } else {
+        err = make_room(fd, len);
+    }
     if (err != 0) {
         (void)close(fd);
         return mu_err(reterr_msg, err, "cannot write %.150s: %s", path, muster_strerror(err));
     }
     return map(fd, len, PROT_READ | PROT_WRITE, path, ret, reterr_msg);
+}
+
+int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
+                     struct mu_errmsg *reterr_msg)
+{
+    return create(path, len, false, ret, reterr_msg);
+}
+
+int mu_mapped_create_ahead(const char *path, size_t len, struct mu_mapped **ret,
+                           struct mu_errmsg *reterr_msg)
+{
+    return create(path, len, true, ret, reterr_msg);
+}
+
+/* --- pages ------------------------------------------------------------------------------------ */
+
+int mu_mapped_populate(void *data, size_t len)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = (uintptr_t)data & ~(page - 1);
+    uintptr_t to = ((uintptr_t)data + len + page - 1) & ~(page - 1);
+    int rc;
+
+    if (len == 0) {
+        return 0;
+    }
+    do {
+        rc = madvise((uint8_t *)data - ((uintptr_t)data - from), to - from, MADV_POPULATE_WRITE);
+    } while (rc != 0 && (errno == EINTR || errno == EAGAIN));
+    if (rc == 0) {
+        return 0;
+    }
+    /* What would have been a SIGBUS on writing. */
+    return errno == EFAULT ? -ENOSPC : errno == EINVAL ? MUSTER_ENOTSUP : MUSTER_ENOMEM;
 }
 
 /* --- files that grow -------------------------------------------------------------------------- */

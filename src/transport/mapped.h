@@ -7,6 +7,7 @@
  *
  *     mu_mapped_open(path, &m, &msg);        a file to be read
  *     mu_mapped_create(path, len, &m, &msg); a file to be filled
+ *     mu_mapped_create_ahead(...);           the same, for those who populate it before they write
  *     mu_mapped_begin(path, &m, &msg);       a file to be filled, of a length that is not known yet
  *     mu_mapped_memory(len, &m, &msg);       memory with no name in the file system
  *     ... send spans of m->data ...
@@ -52,6 +53,12 @@ int mu_mapped_open(const char *path, struct mu_mapped **ret, struct mu_errmsg *r
 int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
                      struct mu_errmsg *reterr_msg);
 /**
+ * The same for those who call mu_mapped_populate() for each range before they write to it. A file
+ * system in memory is not asked for all of its room here: that takes as long as writing the file.
+ */
+int mu_mapped_create_ahead(const char *path, size_t len, struct mu_mapped **ret,
+                           struct mu_errmsg *reterr_msg);
+/**
  * Opens a file to be filled, new or existing, that is as long as what is written into it; what it
  * holds stays. It has no `data` before mu_mapped_end(). Locks, links and errors as
  * mu_mapped_create().
@@ -63,6 +70,13 @@ int mu_mapped_write(struct mu_mapped *m, uint64_t offset, const void *bytes, siz
 int mu_mapped_end(struct mu_mapped *m, size_t len);
 /** Zeroed memory. MUSTER_ENOMEM, or a negated errno. */
 int mu_mapped_memory(size_t len, struct mu_mapped **ret, struct mu_errmsg *reterr_msg);
+/**
+ * Makes memory ready to be written to, mapped or not: takes all of its pages now, many at a time,
+ * in less time than they would take one by one as they are written to. It blocks. What it holds
+ * stays. -ENOSPC: the file system has no room for it; MUSTER_ENOMEM; MUSTER_ENOTSUP: this kernel
+ * cannot do that.
+ */
+int mu_mapped_populate(void *data, size_t len);
 /** No span of it may still be waiting to be sent. NULL is fine. */
 void mu_mapped_close(struct mu_mapped *m);
 /** Reads without touching the mapping: all of it, or MUSTER_EDISK (cut short), a negated errno. */

@@ -368,6 +368,42 @@ static void test_file_to_be_filled_is_ours_if_we_made_it(void **state)
     assert_int_equal(unlink(part), 0);
 }
 
+/* Goal: memory and files are made ready as far as there is room, and keep what they hold. */
+static void test_pages_are_taken_before_they_are_written_to(void **state)
+{
+    const size_t len = (size_t)5 << 20;
+    uint8_t *memory = malloc(len);
+    char part[160];
+    struct mu_errmsg msg;
+    struct mu_mapped *m;
+    int err;
+
+    (void)state;
+    (void)snprintf(part, sizeof(part), "%s.part", path);
+    assert_non_null(memory);
+    memory[7] = 7;
+    err = mu_mapped_populate(memory + 5, len - 9);
+    if (err != MUSTER_ENOTSUP) {
+        assert_int_equal(err, 0);
+        assert_int_equal(memory[7], 7);
+        assert_int_equal(mu_mapped_populate(memory, 0), 0);
+    }
+    free(memory);
+    assert_int_equal(mu_mapped_create_ahead(part, 100000, &m, &msg), 0);
+    if (err == 0) {
+        assert_int_equal(mu_mapped_populate(m->data + 50000, 50000), 0);
+    }
+    m->data[99999] = 9;
+    /* The file system has no more room. */
+    assert_int_equal(truncate(part, 10000), 0);
+    if (err == 0) {
+        assert_int_equal(mu_mapped_populate(m->data + 9000, 1000), 0);
+        assert_int_equal(mu_mapped_populate(m->data + 90000, 1000), -ENOSPC);
+    }
+    mu_mapped_close(m);
+    assert_int_equal(unlink(part), 0);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -378,6 +414,7 @@ int main(void)
         CASE(test_peer_that_is_gone_raises_no_signal),
         CASE(test_file_to_be_filled_keeps_what_it_holds_and_is_one_process_s),
         CASE(test_file_to_be_filled_is_ours_if_we_made_it),
+        CASE(test_pages_are_taken_before_they_are_written_to),
     };
 
     int failed = cmocka_run_group_tests_name("copied", tests, NULL, NULL);

@@ -29,6 +29,13 @@ static void release_memory(struct mu_state_share *share)
     mu_free(share->owner);
 }
 
+/* Spoils what was put there before: nothing may be. */
+static int prepare_memory(struct mu_state_share *share, uint64_t offset, uint64_t len)
+{
+    memset((uint8_t *)share->owner + offset, 0xee, (size_t)len);
+    return 0;
+}
+
 /* Tensors at scattered places, in reverse order. */
 static int scatter(struct taker_app *app, struct mu_state_plan *plan)
 {
@@ -73,6 +80,7 @@ static int on_accept(void *context, struct mu_state_plan *plan, struct mu_errmsg
     struct state_taker *state = app->state;
     struct state_world *w = state->world;
     uint32_t version = state_version_of(w, plan->entry->id);
+    bool in_pieces;
     int err;
 
     if (version == STATE_VERSIONS || plan->entry->epoch != version ||
@@ -91,13 +99,14 @@ static int on_accept(void *context, struct mu_state_plan *plan, struct mu_errmsg
                                     &plan->segment_count);
     } else {
         app->memory = mu_calloc(1, w->bytes + 64);
+        in_pieces = mu_prng_chance(mu_sim_prng(w->sim), 500000);
         plan->owner = app->memory;
         plan->released = release_memory;
+        plan->prepare = in_pieces ? NULL : prepare_memory;
         err = app->memory == NULL ? MUSTER_ENOMEM
-              : mu_prng_chance(mu_sim_prng(w->sim), 500000)
-                  ? scatter(app, plan)
-                  : mu_state_segments_new(&w->layout, NULL, app->memory, &plan->segments,
-                                          &plan->segment_count);
+              : in_pieces         ? scatter(app, plan)
+                          : mu_state_segments_new(&w->layout, NULL, app->memory, &plan->segments,
+                                                  &plan->segment_count);
     }
     if (err != 0) {
         mu_free(plan->maybe);

@@ -9,6 +9,7 @@
 #include "service/state/loader_internal.h"
 
 #define RESTARTS_MAX 64
+#define WAITING_MAX  256 /* asks of one donor */
 #define LEAVE_MS     5   /* how often we check whether the memory is free */
 #define SAMPLE_MS    100 /* of the rate */
 
@@ -76,6 +77,7 @@ static int new_link(struct mu_state_loader *l, const char *name, struct mu_state
     }
     k->loader = l;
     k->addr = addr;
+    mu_buf_init(&k->waiting, WAITING_MAX * sizeof(uint32_t));
     (void)snprintf(k->name, sizeof(k->name), "%s", name);
     mu_list_push(&l->links, &k->link);
     l->link_count++;
@@ -481,6 +483,7 @@ void mu_state_loader_free(struct mu_state_loader *l)
 
         mu_free(k->entries);
         mu_free(k->bounce);
+        mu_buf_fini(&k->waiting);
         mu_free(k);
     }
     mu_state_offer_fini(&l->offer);

@@ -41,6 +41,7 @@ struct mu_state_plan {
     /** As in struct mu_state_share; `released` comes when that memory is not used any more, whether
      * the load succeeded or not. */
     int (*read)(struct mu_state_share *share, uint64_t offset, void *buf, size_t len);
+    int (*prepare)(struct mu_state_share *share, uint64_t offset, uint64_t len);
     void (*released)(struct mu_state_share *share);
     void *owner;
 };

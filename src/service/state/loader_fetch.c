@@ -98,7 +98,7 @@ static bool init_fetch(struct mu_state_loader *l)
     l->by_donor = mu_calloc(config.donors_max, sizeof(struct mu_state_link *));
     l->spares = mu_calloc(config.spares == 0 ? 1 : config.spares, sizeof(uint8_t *));
     l->spare_count = config.spares;
-    if (l->by_donor == NULL || l->spares == NULL ||
+    if (l->by_donor == NULL || l->spares == NULL || !mu_state_place_init(l) ||
         mu_state_fetch_init(&l->fetch, &config, now_of(l)) != 0) {
         return false;
     }
@@ -174,6 +174,7 @@ void mu_state_fetching_begin(struct mu_state_loader *l, struct mu_state_plan *pl
     l->share->prefix[l->want.entry.prefix.len] = '\0';
     l->share->priority = l->want.entry.priority;
     l->share->read = plan->read;
+    l->share->prepare = plan->prepare;
     l->share->released = plan->released;
     l->share->owner = plan->owner;
     mu_state_fetching_resume(l, plan);
@@ -234,6 +235,7 @@ void mu_state_fetching_ready(struct mu_state_link *k)
     }
     k->wanted = false;
     k->arrived = 0;
+    mu_buf_reset(&k->waiting);
     k->stream = mu_state_link_call(k, MU_STATE_METHOD_FETCH, id_of(l), 0);
     if (k->stream == 0) {
         mu_state_fetch_lost(&l->fetch, now_of(l), k->donor, MUSTER_ENOMEM,
@@ -665,18 +667,54 @@ static void pull(struct mu_state_loader *l)
     }
 }
 
+static bool send_ask(struct mu_state_link *k, uint32_t chunk)
+{
+    uint8_t index[4];
+
+    mu_put_u32(index, chunk);
+    if (k->stream == 0 || mu_rpc_item(&k->client.rpc, mu_env_now(k->loader->env), k->stream,
+                                      mu_span(index, sizeof(index))) != 0) {
+        return false;
+    }
+    k->dirty = true;
+    return true;
+}
+
+/* Asks for what had to wait. The donor's silence does not count meanwhile. */
+static void send_waiting(struct mu_state_link *k)
+{
+    struct mu_state_loader *l = k->loader;
+    uint32_t chunk;
+
+    while (k->stream != 0 && k->waiting.len != 0) {
+        memcpy(&chunk, mu_buf_span(&k->waiting).data, sizeof(chunk));
+        if (!mu_state_place_is_ready(l, chunk)) {
+            mu_state_fetch_heard(&l->fetch, now_of(l), k->donor, 0);
+            return;
+        }
+        if (!send_ask(k, chunk)) {
+            return; /* there is room again when others were answered */
+        }
+        mu_buf_consume(&k->waiting, sizeof(chunk));
+    }
+}
+
+/* A donor answers in the order in which the machine has asked: so asks wait behind each other. */
 static void ask(struct mu_state_loader *l, const struct mu_state_ask_request *request)
 {
     struct mu_state_link *k = l->by_donor[request->donor];
-    uint8_t index[4];
+    bool done;
 
-    mu_put_u32(index, request->chunk);
-    if (k->stream == 0 || mu_rpc_item(&k->client.rpc, mu_env_now(l->env), k->stream,
-                                      mu_span(index, sizeof(index))) != 0) {
-        mu_state_fetch_refuse(&l->fetch, request);
-        return;
+    mu_state_place_want(l, request->chunk);
+    if (k->waiting.len != 0 || !mu_state_place_is_ready(l, request->chunk)) {
+        done = k->stream != 0 &&
+               mu_buf_append(&k->waiting, mu_span(&request->chunk, sizeof(request->chunk))) == 0;
+    } else {
+        done = send_ask(k, request->chunk);
     }
-    k->dirty = true;
+    if (!done) {
+        mu_state_fetch_refuse(&l->fetch, request);
+    }
 }
 
 /* Asks donors that were just found, or have only now said that they have the state; as long as a
@@ -723,6 +761,7 @@ void mu_state_fetching_turn(struct mu_state_loader *l)
     for (uint32_t i = 0; l->phase == MU_STATE_FETCHING && i < l->donor_count; i++) {
         struct mu_state_link *k = l->by_donor[i];
 
+        send_waiting(k);
         aim(k);
         if (k->ready && k->stream != 0 && k->swarm_call == 0 && mu_mono_reached(k->swarm_at, now)) {
             ask_swarm(k);
@@ -753,6 +792,7 @@ void mu_state_fetching_fini(struct mu_state_loader *l)
 {
     MU_ASSERT(l->jobs == 0);
     mu_state_check_fini(l);
+    mu_state_place_fini(l);
     for (uint32_t i = 0; l->spares != NULL && i < l->spare_count; i++) {
         mu_free(l->spares[i]);
     }

@@ -7,6 +7,7 @@
  *     loader_offer.c  the offer of that state
  *     loader_fetch.c  chunks: asked for, landed
  *     loader_check.c  chunks: hashed
+ *     loader_place.c  chunks: memory for them
  */
 #ifndef MU_STATE_LOADER_INTERNAL_H
 #define MU_STATE_LOADER_INTERNAL_H
@@ -74,6 +75,7 @@ struct mu_state_link {
     struct mu_state_ask_request aim;
     uint8_t *bounce; /* where the chunk lands if its place is in pieces */
     size_t arrived;
+    struct mu_buf waiting; /* u32 each: asks that wait until their place is ready */
 };
 
 /* A chunk that is being hashed, or an offer. */
@@ -146,6 +148,9 @@ struct mu_state_loader {
     bool whole_only; /* of the plan */
     bool spoiled;    /* some chunk was not there */
     uint32_t resume_next;
+    uint8_t *stretches;       /* enum mu_state_stretch for each; NULL: all memory is ready */
+    uint32_t stretch_chunks;  /* how many chunks a stretch has */
+    uint32_t stretches_ahead; /* how many are being made ready before anybody asked for them */
     size_t jobs;
     struct mu_state_check *held;     /* waits for a second chunk, */
     mu_mono_t held_until;            /* until then */
@@ -250,6 +255,16 @@ int mu_state_check_begin(struct mu_state_check *c, bool more);
 int mu_state_check_flush(struct mu_state_loader *l, mu_mono_t now);
 mu_mono_t mu_state_check_deadline(const struct mu_state_loader *l);
 void mu_state_check_fini(struct mu_state_loader *l);
+
+/* --- loader_place.c --------------------------------------------------------------------- */
+
+/** The memory of the share is not ready to be written to. False: out of memory. */
+bool mu_state_place_init(struct mu_state_loader *l);
+/** A chunk was asked for: has its place made ready, and those after it. */
+void mu_state_place_want(struct mu_state_loader *l, uint32_t chunk);
+/** Whether something may be put into the place of a chunk. */
+bool mu_state_place_is_ready(const struct mu_state_loader *l, uint32_t chunk);
+void mu_state_place_fini(struct mu_state_loader *l);
 
 /* --- loader_fetch.c --------------------------------------------------------------------- */
 

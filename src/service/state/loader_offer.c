@@ -77,6 +77,7 @@ void mu_state_offer_accept_again(struct mu_state_loader *l)
     l->share->segments = plan.segments;
     l->share->segment_count = plan.segment_count;
     l->share->read = plan.read;
+    l->share->prepare = plan.prepare;
     l->share->released = plan.released;
     l->share->owner = plan.owner;
     if (old.released != NULL) {

@@ -41,10 +41,15 @@ struct mu_state_share {
      * short; on any thread. NULL: the segments are ordinary memory.
      */
     int (*read)(struct mu_state_share *share, uint64_t offset, void *buf, size_t len);
+    /**
+     * Makes the memory of these bytes ready to be written to; on any thread, and before anything is
+     * put there. NULL: it is ready. A negated errno, MUSTER_ENOMEM.
+     */
+    int (*prepare)(struct mu_state_share *share, uint64_t offset, uint64_t len);
     /** The last reference is gone; the owner frees its own memory. The share itself is freed after
      * this. May be NULL. */
     void (*released)(struct mu_state_share *share);
-    void *owner; /* of `read` and `released` */
+    void *owner; /* of `read`, `prepare` and `released` */
     /* private from here */
     size_t refs;
     struct mu_state_manifest manifest; /* until it is sealed */

@@ -1,8 +1,10 @@
 /* A load from donors in the simulator: which state is taken, and who is asked for it. */
 #include "unit.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <muster/error.h>
 
@@ -39,6 +41,9 @@ static struct world {
     struct mu_sim_proc *taker;
     struct mu_state_loader_config config;
     struct mu_state_loader *loader;
+    bool guarded;              /* nothing may be put into memory that was not prepared */
+    int prepared;              /* how often that was done */
+    int room;                  /* how often it can be; below zero: always */
     struct mu_sim_proc *stall; /* stopped for a while when a state was chosen; NULL: nobody */
     int ended, closed, status;
     uint32_t restarts;
@@ -133,14 +138,30 @@ static int start_donor(struct mu_env *env, void *arg)
 
 /* --- the load --------------------------------------------------------------------------------- */
 
+static void unmap(struct mu_state_share *share)
+{
+    assert_int_equal(munmap(share->owner, BYTES), 0);
+}
+
+/* From here on, writing there is no violation any more. */
+static int prepare(struct mu_state_share *share, uint64_t offset, uint64_t len)
+{
+    if (w.prepared++ == w.room) {
+        return -ENOSPC;
+    }
+    return mprotect((uint8_t *)share->owner + offset, (size_t)len, PROT_READ | PROT_WRITE);
+}
+
 static int on_accept(void *context, struct mu_state_plan *plan, struct mu_errmsg *reterr_msg)
 {
-    uint8_t *data = mu_malloc(BYTES);
+    uint8_t *data = w.guarded ? mmap(NULL, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                              : mu_malloc(BYTES);
 
     (void)context;
     (void)reterr_msg;
     plan->owner = data;
-    plan->released = on_released;
+    plan->released = w.guarded ? unmap : on_released;
+    plan->prepare = w.guarded ? prepare : NULL;
     return mu_state_segments_new(&plan->offer->manifest.layout, NULL, data, &plan->segments,
                                  &plan->segment_count);
 }
@@ -231,6 +252,7 @@ static int set_up(void **state)
     w.sim = mu_sim_new(&config);
     w.config = mu_state_loader_config_defaults();
     w.config.progress_ms = 1;
+    w.room = -1;
     (void)snprintf(w.config.prefix, sizeof(w.config.prefix), "job");
     for (size_t i = 0; i < DONORS; i++) {
         uint8_t seed[MU_IDENTITY_SEED_LEN];
@@ -538,6 +560,28 @@ static void test_more_states_are_not_tried_in_vain(void **state)
     assert_string_equal(w.text, "there are too many states of which no donor had a good offer");
 }
 
+/* Goal: nothing is put into memory that was not made ready, of which there are two stretches. */
+static void test_memory_is_made_ready_before_chunks_land(void **state)
+{
+    (void)state;
+    w.guarded = true;
+    start_donors();
+    load();
+    expect(&w.donors[0]);
+    assert_int_equal(w.prepared, 2);
+}
+
+static void test_no_room_for_a_chunk_ends_the_load(void **state)
+{
+    (void)state;
+    w.guarded = true;
+    w.room = 1;
+    start_donors();
+    load();
+    assert_int_equal(w.status, -ENOSPC);
+    assert_non_null(strstr(w.text, "no room"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -572,6 +616,9 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_so_many_states_are_tried_in_vain, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_more_states_are_not_tried_in_vain, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_memory_is_made_ready_before_chunks_land, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_no_room_for_a_chunk_ends_the_load, set_up, tear_down),
     };
 
     return cmocka_run_group_tests_name("state_loader", tests, NULL, NULL);
