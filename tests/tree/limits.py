@@ -52,7 +52,7 @@ WAIVED = {
         "group.c:KEY_BYTES_MAX group.c:SCHEMA_BYTES_MAX schema.c:SEED_BYTES_MAX schema.c:POOL_MAX matchmaker.c:MESSAGE_BYTES_MAX averager_serve.c:WAITING_BYTES_MAX request.c:ADDRS_MAX agent_call.c:TEXT_MAX etcd_v2.c:TEXT_MAX",
     "another limit, which a test meets, is reached first":
         "state_decode.c:MEMORY_MAX flight.c:TEXTS_MAX tensor.c:NAMES_BYTES_MAX tensor.c:TENSORS_MAX "
-        "native_client.c:PARTS_MAX",
+        "native_client.c:PARTS_MAX loader.c:WAITING_MAX",
     "beyond it a value is asked for by itself, and nothing is refused":
         "MU_HOLD_VALUE_MAX MU_FOUND_BYTES_MAX",
     "an array of that size in which the newest takes the place of the oldest":
@@ -61,7 +61,8 @@ WAIVED = {
         "DHT_SOURCES_MAX MU_DHT_BATCH_MAX MU_TORCH_HINT_MAX MU_UV_READ_MAX MU_UV_CONN_READ_MAX "
         "MU_UV_BEHIND_MAX MU_UV_REST_MAX node.c:SPREAD_MAX node.c:FAILURES_MAX node_join.c:GAPS_MAX "
         "fetch_pick.c:SCAN_MAX backing_local.c:GAP_READS_MAX backing_read.c:RANGES_MAX "
-        "node_op.c:TURN_LOSSES_MAX ask.c:HOPS_MAX hear.c:COME_MAX agent_coming.c:SWEEP_MAX node_say.c:NAMES_MAX",
+        "node_op.c:TURN_LOSSES_MAX ask.c:HOPS_MAX hear.c:COME_MAX agent_coming.c:SWEEP_MAX node_say.c:NAMES_MAX "
+        "loader_place.c:AHEAD_MAX",
     "where one way of doing a thing becomes better than another":
         "MU_RPC_LAND_MIN MU_RPC_LEND_MIN MU_TORCH_LEND_MIN lent.c:LEND_MIN keyspace_entry.c:ROOM_MIN "
         "keyspace_entry.c:ROOM_MAX",

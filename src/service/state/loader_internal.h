@@ -5,6 +5,7 @@
  *     loader_link.c   a donor: connecting, calls, answers
  *     loader_ask.c    what donors have, and which state is chosen
  *     loader_offer.c  the offer of that state
+ *     loader_resume.c chunks that may be there already
  *     loader_fetch.c  chunks: asked for, landed
  *     loader_check.c  chunks: hashed
  *     loader_place.c  chunks: memory for them
@@ -266,12 +267,18 @@ void mu_state_place_want(struct mu_state_loader *l, uint32_t chunk);
 bool mu_state_place_is_ready(const struct mu_state_loader *l, uint32_t chunk);
 void mu_state_place_fini(struct mu_state_loader *l);
 
+/* --- loader_resume.c -------------------------------------------------------------------- */
+
+/** Has the chunks hashed that may be in the share's memory; this takes the plan's bits. */
+void mu_state_resume_begin(struct mu_state_loader *l, const struct mu_state_plan *plan);
+void mu_state_resume_turn(struct mu_state_loader *l);
+
 /* --- loader_fetch.c --------------------------------------------------------------------- */
 
 /** The offer was accepted. */
 void mu_state_fetching_begin(struct mu_state_loader *l, struct mu_state_plan *plan);
-/** Has the chunks hashed that may be in the share's memory; this takes the plan's bits. */
-void mu_state_fetching_resume(struct mu_state_loader *l, const struct mu_state_plan *plan);
+/** What may be there is hashed: asks for the rest. */
+void mu_state_fetching_start(struct mu_state_loader *l);
 void mu_state_fetching_ready(struct mu_state_link *k);
 void mu_state_fetching_failed(struct mu_state_link *k, int status, const char *text);
 void mu_state_fetching_reply(struct mu_state_link *k, const struct mu_rpc_event *event);

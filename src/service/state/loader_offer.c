@@ -84,7 +84,7 @@ void mu_state_offer_accept_again(struct mu_state_loader *l)
         old.released(&old);
     }
     mu_free(old.segments);
-    mu_state_fetching_resume(l, &plan);
+    mu_state_resume_begin(l, &plan);
 }
 
 static bool agrees(const struct mu_state_manifest *m, const struct mu_state_entry *e)
