@@ -101,7 +101,10 @@ class Process:
         def said():
             return text in self.output() or (not self.alive() and "ended")
 
-        got = wait_until(said, "%r in the output: %s" % (text, self.output()), patience, 0.02)
+        try:
+            got = wait_until(said, "%r in the output" % text, patience, 0.02)
+        except AssertionError as error:
+            raise AssertionError("%s: %s" % (error, self.output())) from None
         if got == "ended" and text not in self.output():
             raise AssertionError("it ended with %s: %s" % (self.popen.returncode, self.output()))
         return self
