@@ -82,7 +82,8 @@ MUSTER_EXPORT int muster_runtime_new(muster_runtime **ret_runtime);
 MUSTER_EXPORT int muster_runtime_new_with(const struct muster_runtime_config *config,
                                           muster_runtime **ret_runtime);
 
-/** Ends the runtime. Everything opened in it must have been closed. NULL is fine. */
+/** Ends the runtime. Everything opened in it must have been closed. NULL is fine. A process may end
+ * without this: exit() lets the runtime's thread come to rest before libraries are taken down. */
 MUSTER_EXPORT void muster_runtime_free(muster_runtime *runtime);
 
 #ifdef __cplusplus

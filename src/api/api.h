@@ -12,6 +12,7 @@
 
 #include "api/args.h"
 #include "api/lock.h"
+#include "api/runtime_end.h"
 #include "core/env.h"
 #include "core/err.h"
 #include "transport/uv_env.h"
@@ -22,6 +23,7 @@ struct muster_runtime {
     struct mu_locked locked; /* the job's lock around it */
     struct mu_env *env;      /* the locked environment, in which everything is opened */
     pthread_t thread;
+    struct mu_runtime_end end; /* at the process's end */
 };
 
 /** Whether the caller is on the runtime's thread, where a wait would never end. */

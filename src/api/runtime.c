@@ -196,6 +196,7 @@ int muster_runtime_new_with(const struct muster_runtime_config *config,
         mu_free(rt);
         return mu_api_error(err, msg.text);
     }
+    mu_runtime_end_watch(rt);
     *ret_runtime = rt;
     return 0;
 }
@@ -220,6 +221,7 @@ void muster_runtime_free(muster_runtime *rt)
     if (rt == NULL || mu_runtime_would_wait(rt, "muster_runtime_free")) {
         return;
     }
+    mu_runtime_end_forget(rt);
     mu_door_pass(rt, &d.door, stop_loop);
     (void)pthread_join(rt->thread, NULL);
     mu_locked_close(&rt->locked, rt->uv);

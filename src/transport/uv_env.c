@@ -290,9 +290,19 @@ void mu_uv_env_post(struct mu_uv_env *uv, struct mu_post *post)
     mu_list_push(&uv->posts, &post->link);
     uv_mutex_unlock(&uv->posts_lock);
     if (first) {
+        uv_cond_signal(&uv->posts_cond);
         MU_ASSERT(uv_async_send(&uv->async) == 0);
     }
     (void)atomic_fetch_sub(&uv->posting, 1);
+}
+
+void mu_uv_env_rest(struct mu_uv_env *uv)
+{
+    uv_mutex_lock(&uv->posts_lock);
+    while (mu_list_empty(&uv->posts)) {
+        uv_cond_wait(&uv->posts_cond, &uv->posts_lock);
+    }
+    uv_mutex_unlock(&uv->posts_lock);
 }
 
 /* The loop. */
@@ -370,9 +380,13 @@ int mu_uv_env_new(struct mu_uv_env **ret)
     if (rc != 0) {
         goto fail;
     }
-    rc = uv_loop_init(&uv->loop);
+    rc = uv_cond_init(&uv->posts_cond);
     if (rc != 0) {
         goto fail_mutex;
+    }
+    rc = uv_loop_init(&uv->loop);
+    if (rc != 0) {
+        goto fail_cond;
     }
     rc = start_handles(uv);
     if (rc != 0) {
@@ -384,6 +398,8 @@ int mu_uv_env_new(struct mu_uv_env **ret)
 fail_loop:
     (void)uv_run(&uv->loop, UV_RUN_NOWAIT);
     (void)uv_loop_close(&uv->loop);
+fail_cond:
+    uv_cond_destroy(&uv->posts_cond);
 fail_mutex:
     uv_mutex_destroy(&uv->posts_lock);
 fail:
@@ -413,6 +429,7 @@ void mu_uv_env_free(struct mu_uv_env *uv)
     }
     MU_ASSERT(uv_loop_close(&uv->loop) == 0);
     mu_uv_families_free(uv);
+    uv_cond_destroy(&uv->posts_cond);
     uv_mutex_destroy(&uv->posts_lock);
     mu_free(uv->in);
     mu_free(uv);

@@ -45,5 +45,7 @@ struct mu_post {
 
 /** From any thread: calls `post->run` on the loop's thread, in order. Cannot fail. */
 void mu_uv_env_post(struct mu_uv_env *uv, struct mu_post *post);
+/** On the loop's thread: does nothing at all until a message is posted. */
+void mu_uv_env_rest(struct mu_uv_env *uv);
 
 #endif

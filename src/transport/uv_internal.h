@@ -55,6 +55,7 @@ struct mu_uv_env {
     struct mu_list laters;
     struct mu_list lingering; /* struct mu_uv_conn by `later.link`: closed, draining */
     uv_mutex_t posts_lock;
+    uv_cond_t posts_cond; /* where the loop's thread waits for a post, in mu_uv_env_rest() */
     struct mu_list posts;
     atomic_int posting;        /* how many threads are about to wake the loop */
     size_t live;               /* connections, listeners and work that await their last callback */

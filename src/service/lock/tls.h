@@ -29,6 +29,10 @@
  * (RFC 8446, 5.5), and OpenSSL does not watch it. */
 #define MU_TLS_RECORDS_OF_A_KEY (UINT64_C(1) << 24)
 
+/** Starts OpenSSL, which would otherwise start with its first use. In exit() it takes itself down
+ * after what was given to atexit() later than this call, and before what came earlier. */
+void mu_tls_begin(void);
+
 /* Certificates or a token, not both. */
 struct mu_tls_config {
     const char *cert; /* path of our certificate (PEM), then those up to the authority */

@@ -61,6 +61,11 @@ static int64_t seconds_of(const ASN1_TIME *time)
     return mu_civil_to_us(&civil, &us) == 0 ? us / 1000000 : 0;
 }
 
+void mu_tls_begin(void)
+{
+    (void)OPENSSL_init_crypto(0, NULL);
+}
+
 void mu_tls_format_end(int64_t at_s, char ret_text[MU_TLS_DATE_CAP])
 {
     struct mu_civil c = {0};
