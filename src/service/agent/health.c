@@ -110,14 +110,15 @@ static void take_xid(struct mu_agent_service *s, const struct mu_health_xid *x)
     tell(s, &f);
 }
 
-/* The GPUs may be seen later than the rest. */
+/* The GPUs and the rest are looked at by two threads, and either may be first. */
 static void take_first(struct mu_agent_health *h)
 {
     if (!h->has_host && h->now.host_looks != 0) {
         h->has_host = true;
-        h->first = h->now;
+        h->first.port_count = h->now.port_count;
+        memcpy(h->first.ports, h->now.ports, sizeof(h->first.ports));
     }
-    if (h->has_host && !h->has_gpus && h->now.gpu_looks != 0) {
+    if (!h->has_gpus && h->now.gpu_looks != 0) {
         h->has_gpus = true;
         h->first.gpu_count = h->now.gpu_count;
         memcpy(h->first.gpus, h->now.gpus, sizeof(h->first.gpus));
@@ -166,7 +167,7 @@ static void take_news(struct mu_agent_service *s)
 
 static void arm(struct mu_agent_service *s)
 {
-    uint64_t ms = s->health.has_gpus ? NEWS_MS : FIRST_NEWS_MS;
+    uint64_t ms = s->health.has_gpus && s->health.has_host ? NEWS_MS : FIRST_NEWS_MS;
 
     mu_env_timer_arm(s->env, &s->health.timer, mu_mono_add_ms(mu_env_now(s->env).mono, ms));
 }

@@ -28,7 +28,7 @@ struct mu_agent_health {
     struct mu_health_probe *probe; /* NULL: nobody looks */
     struct mu_timer timer;
     struct mu_health now;
-    struct mu_health first;  /* what was seen when the agent began */
+    struct mu_health first;  /* GPUs and ports, as they were seen when the agent began */
     bool has_gpus, has_host; /* in `first` */
     uint32_t gpus;           /* those that workers may use */
     const char *visible;     /* CUDA_VISIBLE_DEVICES, or NULL */
