@@ -58,6 +58,20 @@ static uint64_t global_time(const struct mu_sim_host *host, mu_mono_t at)
     return guess;
 }
 
+/* How much later a timer fires that is `late` already: others of the process were due with it, and
+ * together they are no later than the faults say. */
+static uint64_t draw_lateness(struct mu_sim *sim, uint64_t late)
+{
+    uint64_t most = sim->faults.timer_late_max_ns;
+    uint64_t more;
+
+    if (!mu_prng_chance(&sim->prng, sim->faults.timer_late_ppm)) {
+        return 0;
+    }
+    more = sim_draw_ns(&sim->prng, most);
+    return late >= most ? 0 : more < most - late ? more : most - late;
+}
+
 /* All timers of a process share one action, which is due at the earliest of them. */
 void sim_wake_rearm(struct mu_sim_proc *proc)
 {
@@ -72,10 +86,8 @@ void sim_wake_rearm(struct mu_sim_proc *proc)
     if (sim_scheduled(&proc->wake) && deadline.ns == proc->wake_for.ns) {
         return;
     }
-    at = global_time(proc->host, deadline);
-    if (mu_prng_chance(&sim->prng, sim->faults.timer_late_ppm)) {
-        at += sim_draw_ns(&sim->prng, sim->faults.timer_late_max_ns);
-    }
+    at = global_time(proc->host, deadline) +
+         draw_lateness(sim, mu_mono_since(deadline, sim_host_mono(proc->host, sim->now_ns)));
     proc->wake_for = deadline;
     sim_schedule(sim, &proc->wake, at);
 }

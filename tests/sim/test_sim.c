@@ -342,6 +342,54 @@ static void test_sim_paused_process_hears_nothing_and_wakes_late(void **state)
     assert_true(w->server.late_ns > 400 * MU_NS_PER_MS);
 }
 
+#define CROWD         100
+#define CROWD_LATE_MS 20
+
+static struct crowd {
+    struct mu_env *env;
+    struct mu_timer timers[CROWD];
+    mu_mono_t due; /* all of them */
+    size_t fired;
+    uint64_t late_ns; /* the last one */
+} crowd;
+
+static void crowd_fires(struct mu_timer *timer)
+{
+    (void)timer;
+    crowd.late_ns = mu_mono_since(crowd.due, mu_env_now(crowd.env).mono);
+    crowd.fired++;
+}
+
+static int start_crowd(struct mu_env *env, void *arg)
+{
+    (void)arg;
+    crowd.env = env;
+    crowd.due = mu_mono_add_ms(mu_env_now(env).mono, 10);
+    for (size_t i = 0; i < CROWD; i++) {
+        mu_timer_init(&crowd.timers[i], crowd_fires);
+        mu_env_timer_arm(env, &crowd.timers[i], crowd.due);
+    }
+    return 0;
+}
+
+/* Each is late by chance, and they fire one after the other. */
+static void test_sim_many_timers_are_no_later_than_one(void **state)
+{
+    struct mu_sim_faults f = mu_sim_faults_none();
+    struct mu_sim *sim;
+
+    (void)state;
+    f.timer_late_ppm = 1000000;
+    f.timer_late_max_ns = CROWD_LATE_MS * MU_NS_PER_MS;
+    sim = mu_sim_new(&(struct mu_sim_config){.seed = 7, .faults = f});
+    (void)mu_sim_proc_new(mu_sim_host_new(sim, "x"),
+                          &(struct mu_sim_program){.name = "crowd", .start = start_crowd});
+    mu_sim_run_for(sim, 10 * MU_NS_PER_S);
+    assert_int_equal(crowd.fired, CROWD);
+    assert_in_range(crowd.late_ns, MU_NS_PER_MS, (CROWD_LATE_MS + 1) * MU_NS_PER_MS);
+    mu_sim_free(sim);
+}
+
 static int start_leaker(struct mu_env *env, void *arg)
 {
     *(void **)arg = mu_malloc(10);
@@ -741,6 +789,7 @@ int main(void)
         IN_WORLD(test_sim_lost_power_is_silent_until_the_host_is_back),
         IN_WORLD(test_sim_lost_power_times_out_a_sender),
         IN_WORLD(test_sim_paused_process_hears_nothing_and_wakes_late),
+        cmocka_unit_test(test_sim_many_timers_are_no_later_than_one),
         IN_WORLD(test_sim_exit_that_leaves_memory_fails_the_run),
         cmocka_unit_test(test_sim_monotonic_clocks_drift_but_never_go_back),
         IN_WORLD(test_sim_cut_stops_one_direction_and_loses_nothing),
