@@ -85,12 +85,13 @@ static void look_closer(struct mu_stacks_sampler *s, struct mu_stacks_sampled *w
 {
     if (w->runs % MU_STACKS_FAMILY_RUNS == 0) {
         w->family_count = mu_stacks_family(s->peek, w->process, w->family, MU_STACKS_FAMILY_MAX);
-        w->traced = mu_kernel_is_traced(read_text(s, w->process, 0, "status"));
         w->frozen = mu_kernel_is_frozen(read_text(s, w->process, 0, "wchan"));
     }
     w->runs++;
     add_up_family(s, w);
-    w->sample.traced = w->sample.traced || w->traced;
+    if (mu_kernel_is_traced(read_text(s, w->process, 0, "status"))) {
+        w->sample.traced = true;
+    }
     if (w->frozen) {
         w->sample.stopped = true;
         w->sample.on_disk = false;

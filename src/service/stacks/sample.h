@@ -10,7 +10,7 @@
  *
  * A run looks at a worker's descendants only if the worker itself uses no CPU time: one that
  * computes moves anyway. Which they are is found out again every MU_STACKS_FAMILY_RUNS runs. So a
- * worker costs two or three short reads from /proc, and one that is silent a few dozen now and
+ * worker costs three or four short reads from /proc, and one that is silent a few dozen now and
  * then.
  * Only one thread may use a sampler at a time, but it need not be the same one.
  */
@@ -41,8 +41,7 @@ struct mu_stacks_sampled {
     uint64_t family_ns;
     uint64_t family_bytes;
     uint32_t runs; /* since the family was found out */
-    bool traced;   /* as of then */
-    bool frozen;
+    bool frozen;   /* as of then */
     uint32_t family_count;
     int64_t family[MU_STACKS_FAMILY_MAX];
 };
