@@ -449,7 +449,12 @@ static void on_record(void *context, const struct mu_rdzv_record *record)
 {
     struct rdzv_life *l = context;
 
-    note(l, record->name, record->message);
+    if (mu_sim_tracing(l->node->world->sim)) {
+        note(l, record->name, record->message);
+    }
+    if (strcmp(record->name, "muster.entered") == 0 && strstr(record->message, "spare") != NULL) {
+        l->node->since_ns = mu_sim_now_ns(l->node->world->sim); /* perhaps for this step only */
+    }
 }
 
 static void on_freed(void *context)
@@ -527,7 +532,7 @@ static void open_handler(struct rdzv_life *l)
                                                .failed = on_failed,
                                                .left = on_left,
                                                .close_failed = on_close_failed,
-                                               .record = mu_sim_tracing(w->sim) ? on_record : NULL,
+                                               .record = on_record,
                                                .freed = on_freed,
                                                .context = l},
                       &l->handler, &msg);
