@@ -25,6 +25,7 @@
 
 struct run {
     struct run_options o;
+    struct run_torch torch; /* of the workers */
     struct run_flight flight;
     struct cli_loop loop;
     struct mu_files *files;
@@ -430,7 +431,7 @@ static void tell_workers_of_lock(const struct muster_lock *lock)
 }
 
 /* PyTorch before 2.2 knows the switch by another name, of which later releases warn. */
-static void tell_workers_of_nccl(const struct run_options *o)
+static void tell_workers_of_nccl(struct run *r)
 {
     const struct run_torch_env env = {
         .path = getenv("PATH"),
@@ -439,7 +440,8 @@ static void tell_workers_of_nccl(const struct run_options *o)
         .home = getenv("HOME"),
     };
 
-    if (run_torch_is_old(run_torch_find((const char *const *)o->argv.items, &env))) {
+    r->torch = run_torch_find((const char *const *)r->o.argv.items, &env);
+    if (run_torch_is_old(r->torch)) {
         (void)setenv("NCCL_ASYNC_ERROR_HANDLING", "1", 0);
     }
 }
@@ -590,6 +592,7 @@ static int run_agent(struct run *r)
     int err;
 
     config.flight = r->flight.path[0] == '\0' ? NULL : r->flight.path;
+    config.flight_renamed = run_torch_renamed_flight(r->torch);
     if (gethostname(r->host, sizeof(r->host) - 1) == 0) {
         config.host = r->host;
     }
@@ -681,7 +684,7 @@ static int run(struct run *r)
     code = open_log(r);
     (void)cli_raise_descriptor_limit();
     tell_workers_of_lock(cli_lock_of(&r->o.lock));
-    tell_workers_of_nccl(&r->o);
+    tell_workers_of_nccl(r);
     code = code != 0 ? code : cli_loop_open_for(&r->loop, &set, on_signal, r);
     if (code == 0) {
         code = cli_loop_lock(&r->loop, &r->o.lock);

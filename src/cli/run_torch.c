@@ -222,3 +222,8 @@ bool run_torch_is_old(struct run_torch torch)
 {
     return torch.major == 1 || (torch.major == 2 && torch.minor < 2);
 }
+
+bool run_torch_renamed_flight(struct run_torch torch)
+{
+    return torch.major > 2 || (torch.major == 2 && torch.minor >= 9);
+}

@@ -30,5 +30,8 @@ struct run_torch_env {
 struct run_torch run_torch_find(const char *const *argv, const struct run_torch_env *env);
 /** Whether that PyTorch knows only the older name. */
 bool run_torch_is_old(struct run_torch torch);
+/** Whether it warns of the older names of its flight recorder's variables, as from 2.9 on. Where it
+ * is not known, no. */
+bool run_torch_renamed_flight(struct run_torch torch);
 
 #endif

@@ -33,8 +33,10 @@ OURS = {
     "MUSTER_KEEP": "ours: where to keep something until the next round",
     "PYTHONFAULTHANDLER": "ours: a worker that is aborted says where it was",
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "ours: where the flight recorder listens",
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "ours: where it writes",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "ours: how much it keeps",
+    "TORCH_FR_DUMP_TEMP_FILE" if torch_version() >= (2, 9) else "TORCH_NCCL_DEBUG_INFO_TEMP_FILE":
+        "ours: where it writes",
+    "TORCH_FR_BUFFER_SIZE" if torch_version() >= (2, 9) else "TORCH_NCCL_TRACE_BUFFER_SIZE":
+        "ours: how much it keeps",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "ours: also when PyTorch itself gives up",
     "MUSTER_CHILD": "ours: how the agent knows its own",
 }

@@ -145,7 +145,17 @@ static void put_elastic(struct own *o, const struct mu_agent_env *e, const char 
     }
 }
 
-/* All versions know these names; later ones also know others, which win. */
+/* Under one of two names, unless either is inherited: all versions know the older one, of which
+ * later ones warn. */
+static void put_renamed(struct own *o, const struct mu_agent_env *e, const char *older,
+                        const char *later, const char *value)
+{
+    if (mu_agent_env_get(e->inherited, older) == NULL &&
+        mu_agent_env_get(e->inherited, later) == NULL) {
+        put(o, e->flight_renamed ? later : older, value);
+    }
+}
+
 static void put_flight(struct own *o, const struct mu_agent_env *e)
 {
     struct mu_agent_env_flight flight = mu_agent_env_flight(e->inherited, e->flight);
@@ -155,12 +165,8 @@ static void put_flight(struct own *o, const struct mu_agent_env *e)
     }
     put(o, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", flight.pipe);
     put_default(o, e, "TORCH_NCCL_DUMP_ON_TIMEOUT", "1");
-    if (mu_agent_env_get(e->inherited, "TORCH_FR_BUFFER_SIZE") == NULL) {
-        put_default(o, e, "TORCH_NCCL_TRACE_BUFFER_SIZE", FLIGHT_SIZE);
-    }
-    if (mu_agent_env_get(e->inherited, "TORCH_FR_DUMP_TEMP_FILE") == NULL) {
-        put_default(o, e, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", e->flight);
-    }
+    put_renamed(o, e, "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE", FLIGHT_SIZE);
+    put_renamed(o, e, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE", e->flight);
 }
 
 struct mu_agent_env_flight mu_agent_env_flight(const char *const *inherited, const char *flight)

@@ -36,9 +36,10 @@ struct mu_agent_env {
     bool virtual_local_rank;       /* LOCAL_RANK=0 for all, each sees one GPU */
     const char *signals_to_handle; /* or NULL: as inherited */
     uint64_t grace_ms;
-    int notify_fd;      /* negative: no channel */
-    const char *vaults; /* of this worker; or NULL: none */
-    const char *flight; /* or NULL: where flight recorders have their pipes and dumps */
+    int notify_fd;       /* negative: no channel */
+    const char *vaults;  /* of this worker; or NULL: none */
+    const char *flight;  /* or NULL: where flight recorders have their pipes and dumps */
+    bool flight_renamed; /* PyTorch 2.9 and later warn of the older names */
 };
 
 /* What the flight recorder of a worker of PyTorch uses: a path is one of these and the rank. */

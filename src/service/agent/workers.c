@@ -331,6 +331,7 @@ static void fill_env(const struct mu_agent_service *s, struct mu_agent_env *e)
         .grace_ms = s->config.policy.grace_ms,
         .notify_fd = s->config.policy.change_ms != 0 ? MU_CHILD_CHANNEL_FD : -1,
         .flight = s->config.flight,
+        .flight_renamed = s->config.flight_renamed,
     };
 }
 

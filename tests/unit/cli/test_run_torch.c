@@ -134,6 +134,17 @@ static void test_run_torch_of_a_program_is_that_of_its_first_line(void **state)
     assert_torch(below(2, "nothing"), &env, 0, 0);
 }
 
+static void test_run_torch_from_2_9_has_other_names_for_flight_recorders(void **state)
+{
+    (void)state;
+    assert_false(run_torch_renamed_flight((struct run_torch){1, 13}));
+    assert_false(run_torch_renamed_flight((struct run_torch){2, 8}));
+    assert_true(run_torch_renamed_flight((struct run_torch){2, 9}));
+    assert_true(run_torch_renamed_flight((struct run_torch){2, 15}));
+    assert_true(run_torch_renamed_flight((struct run_torch){3, 0}));
+    assert_false(run_torch_renamed_flight((struct run_torch){0, 0}));
+}
+
 static void test_run_torch_before_2_2_has_the_older_name(void **state)
 {
     (void)state;
@@ -152,6 +163,7 @@ int main(void)
         TEST(test_run_torch_of_a_virtual_environment),
         TEST(test_run_torch_of_a_user),
         TEST(test_run_torch_of_a_program_is_that_of_its_first_line),
+        TEST(test_run_torch_from_2_9_has_other_names_for_flight_recorders),
         TEST(test_run_torch_before_2_2_has_the_older_name),
     };
     int failed;

@@ -139,6 +139,7 @@ static void test_agent_env_has_flight_recorders_listen(void **state)
                                          "TORCH_NCCL_DUMP_ON_TIMEOUT=0",
                                          "PYTHONFAULTHANDLER=",
                                          NULL};
+    static const char *const older[] = {"TORCH_NCCL_TRACE_BUFFER_SIZE=7", NULL};
     static const char *const none[] = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE=", NULL};
     struct mu_agent_env e = sample();
     struct mu_agent_env_flight flight;
@@ -156,6 +157,21 @@ static void test_agent_env_has_flight_recorders_listen(void **state)
     assert_string_equal(flight.pipe, "/tmp/f-");
     assert_null(flight.dumps[0]);
     assert_string_equal(flight.dumps[1], "/tmp/f-");
+
+    e.flight_renamed = true;
+    envp = build(&e, 1);
+    assert_variable(envp, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "/tmp/f-");
+    assert_variable(envp, "TORCH_FR_DUMP_TEMP_FILE", "/tmp/f-");
+    assert_variable(envp, "TORCH_FR_BUFFER_SIZE", "2000");
+    assert_variable(envp, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", NULL);
+    assert_variable(envp, "TORCH_NCCL_TRACE_BUFFER_SIZE", NULL);
+    free_list(envp);
+    e.inherited = older;
+    envp = build(&e, 1);
+    assert_variable(envp, "TORCH_NCCL_TRACE_BUFFER_SIZE", "7");
+    assert_variable(envp, "TORCH_FR_BUFFER_SIZE", NULL);
+    free_list(envp);
+    e.flight_renamed = false;
 
     e.inherited = others; /* under the names of later versions */
     envp = build(&e, 1);
