@@ -348,7 +348,8 @@ struct mu_succession {
     uint32_t told;                         /* peers with a rank that are ready: TOLD or BOUND */
     uint32_t ready[MU_SUCCESSION_CONFIGS]; /* voters of each base that are ready: BOUND */
     bool insists;                          /* no majority is needed, until a round is committed */
-    uint32_t left[MU_SUCCESSION_CONFIGS];  /* voters of each base that left in good order */
+    uint32_t left[MU_SUCCESSION_CONFIGS];  /* voters of each base that left in good order, */
+    uint32_t left_ourselves; /* and a bit for each base whose vote of ours is among these */
     uint64_t marks[MU_SUCCESSION_WORLD_MAX / 64]; /* votes that a peer may have; see mark() */
     struct mu_electorate preparing; /* the round that is being prepared, or was last */
     enum mu_succession_step step;   /* how far it is; 0: it is given up, or has not begun */
@@ -429,8 +430,8 @@ void mu_succession_get_probe(const struct mu_succession *m, struct mu_succession
 
 /** Borrows the peer. One that votes by the same rank as an earlier one takes its votes away. */
 void mu_succession_peer_in(struct mu_succession *m, mu_mono_t now, struct mu_succession_peer *peer);
-/** `good`: it left in good order, and its process does not promise anything any more. A round that
- * is being prepared with it is given up. */
+/** `good`: it left in good order, and its process does not promise anything any more, unless it is
+ * our own. A round that is being prepared with it is given up. */
 void mu_succession_peer_out(struct mu_succession *m, mu_mono_t now, struct mu_succession_peer *peer,
                             bool good);
 /** Sets the incarnation that rounds belong to, from the next one on. */

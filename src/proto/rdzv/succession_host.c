@@ -106,6 +106,7 @@ void mu_succession_host(struct mu_succession *m, mu_mono_t now, uint64_t term)
     m->step = 0;
     m->missing_count = 0;
     memset(m->left, 0, sizeof(m->left));
+    m->left_ourselves = 0;
     memset(&m->preparing, 0, sizeof(m->preparing));
     count_anew(m);
     m->probe_at = now;
@@ -199,6 +200,25 @@ static void take_votes_away(struct mu_succession *m, const struct mu_succession_
     }
 }
 
+/* Whether the peer has our own vote: while we host, we promise nothing else. */
+static bool is_ours(const struct mu_succession *m, const struct mu_succession_peer *peer,
+                    uint32_t base)
+{
+    return peer->votes[base] != MU_SUCCESSION_NO_RANK &&
+           peer->votes[base] == mu_succession_vote(&m->view, &m->bases[base]);
+}
+
+/* Our own member has left, and still is a voter when it joins again: it has one vote. */
+static void be_back(struct mu_succession *m, const struct mu_succession_peer *peer)
+{
+    for (uint32_t i = 0; i < m->base_count; i++) {
+        if ((m->left_ourselves >> i & 1) != 0 && is_ours(m, peer, i)) {
+            m->left_ourselves &= ~(UINT32_C(1) << i);
+            m->left[i]--;
+        }
+    }
+}
+
 static void stop_missing(struct mu_succession *m, const char *name)
 {
     for (uint32_t i = 0; i < m->missing_count; i++) {
@@ -222,6 +242,7 @@ void mu_succession_peer_in(struct mu_succession *m, mu_mono_t now, struct mu_suc
                                            : MU_SUCCESSION_NO_RANK;
     }
     take_votes_away(m, peer);
+    be_back(m, peer);
     mu_list_push(&m->peers, &peer->link);
     count_in(m, peer);
     stop_missing(m, peer->name);
@@ -282,6 +303,7 @@ static void commit(struct mu_succession *m)
     m->base_count = 1;
     m->missing_count = 0;
     memset(m->left, 0, sizeof(m->left));
+    m->left_ourselves = 0;
     MU_LIST_FOREACH (it, &m->peers) {
         struct mu_succession_peer *peer = mu_succession_peer_of(it);
 
@@ -389,7 +411,10 @@ void mu_succession_peer_out(struct mu_succession *m, mu_mono_t now, struct mu_su
     count_out(m, peer);
     for (uint32_t i = 0; i < m->base_count; i++) {
         /* One that never promises stands in nobody's way. */
-        m->left[i] += (good || peer->old) && peer->votes[i] != MU_SUCCESSION_NO_RANK;
+        if ((good || peer->old) && peer->votes[i] != MU_SUCCESSION_NO_RANK) {
+            m->left[i]++;
+            m->left_ourselves |= is_ours(m, peer, i) ? UINT32_C(1) << i : 0;
+        }
     }
     if (votes && !good) {
         miss(m, peer);

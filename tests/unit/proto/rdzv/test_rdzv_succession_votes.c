@@ -86,6 +86,25 @@ static void test_votes_voter_that_joins_again_has_one(void **state)
     assert_int_equal(peers[5].votes[0], 0);
 }
 
+/* Its workers have ended, and begin again, while it goes on hosting: what its vote counts for while
+ * it is away, it does not count for twice. */
+static void test_votes_host_that_joins_again_has_one(void **state)
+{
+    (void)state;
+    host(2, 3);
+    m.view = committed(1, 3, 0);
+    join(0, m.view);
+    join(1, committed(1, 3, 1));
+    mu_succession_peer_out(&m, now, &peers[1], true);
+    mu_succession_peer_out(&m, now, &peers[0], true);
+    assert_int_equal(mu_succession_count_ready(&m, 0), 2);
+    assert_int_equal(mu_succession_count_ready(&m, 1), 0);
+    join(0, m.view);
+    assert_int_equal(mu_succession_count_ready(&m, 0), 1);
+    mu_succession_peer_out(&m, now, &peers[0], false); /* lost: it may be anywhere */
+    assert_int_equal(mu_succession_count_ready(&m, 0), 1);
+}
+
 /* The bases are so large that some voters of one share their marks with some of the other. */
 static void test_votes_in_two_large_bases_are_told_apart(void **state)
 {
@@ -110,6 +129,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_votes_voter_that_joins_again_has_one),
+        cmocka_unit_test(test_votes_host_that_joins_again_has_one),
         cmocka_unit_test(test_votes_in_two_large_bases_are_told_apart),
     };
 
