@@ -311,6 +311,18 @@ static bool is_queued(const struct mu_rdzv_succession *s, enum mu_succession_act
     return false;
 }
 
+static void unqueue(struct mu_rdzv_succession *s, enum mu_succession_action_type type)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < s->queued; i++) {
+        if (s->queue[i].type != type) {
+            s->queue[kept++] = s->queue[i];
+        }
+    }
+    s->queued = kept;
+}
+
 /* Takes what there is to do, after every input: the machine keeps little, and what it lends with it
  * is another's. */
 static void take_actions(struct mu_rdzv_succession *s)
@@ -324,6 +336,11 @@ static void take_actions(struct mu_rdzv_succession *s)
         }
         if (action.type == MU_SUCCESSION_FOLLOW) {
             s->turn_by = mu_mono_add_ms(mono(s), TURN_MS); /* not from when it turned before */
+        }
+        if (action.type == MU_SUCCESSION_SAY_READY) {
+            /* The host asks for one step at a time: it waits for none that came before. After we
+             * were away, there may have been many. */
+            unqueue(s, MU_SUCCESSION_SAY_READY);
         }
         if (action.type != MU_SUCCESSION_CHECK || !is_queued(s, MU_SUCCESSION_CHECK)) {
             MU_ASSERT(s->queued < MU_RDZV_SUCCESSION_QUEUE);
