@@ -40,7 +40,8 @@ struct stacks_list;
 /** NULL: no memory. */
 struct stacks_list *stacks_list_new(void);
 void stacks_list_free(struct stacks_list *list);
-/** The spans of `head` must last as long as the list. False: there are STACKS_PIDS_MAX. */
+/** The spans of `head` must last as long as the list. For a worker, which has a rank, the Python
+ * that it has started is shown if it is not Python itself. False: there are STACKS_PIDS_MAX. */
 bool stacks_list_add(struct stacks_list *list, const struct mu_stacks_report *head);
 size_t stacks_list_count(const struct stacks_list *list);
 /** Looks at all of them. Returns 0 or an exit code after it has printed the error. */

@@ -58,8 +58,10 @@ bool stacks_list_add(struct stacks_list *list, const struct mu_stacks_report *he
     if (list->count == STACKS_PIDS_MAX) {
         return false;
     }
-    list->all[list->count++] =
-        (struct list_one){.take = {.pid = head->pid, .head = *head}, .list = list};
+    list->all[list->count++] = (struct list_one){
+        .take = {.pid = head->pid, .head = *head, .family = head->rank != MU_STACKS_NO_RANK},
+        .list = list,
+    };
     return true;
 }
 

@@ -37,16 +37,18 @@ def stacks(*options):
 
 
 @contextlib.contextmanager
-def job(*options):
-    """Three workers; the path of their script, by which their page is found."""
-    with tempfile.NamedTemporaryFile("w", suffix=".py") as script, tempfile.TemporaryFile() as log:
-        script.write(WORKER)
-        script.flush()
-        agent = subprocess.Popen([MUSTER, "run", "--nproc-per-node", "3", *options, script.name], stdout=log,
+def job(*options, script=()):
+    """Three workers of a Python script of ours, or of another command; the path of the script, by which their page
+    is found."""
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as ours, tempfile.TemporaryFile() as log:
+        ours.write(WORKER)
+        ours.flush()
+        agent = subprocess.Popen([MUSTER, "run", "--nproc-per-node", "3", *options, *(script or [ours.name])],
+                                 stdout=log,
                                  stderr=log, preexec_fn=die_with_parent,
                                  env=dict(os.environ, PYTHON_EXEC=sys.executable))
         try:
-            yield script.name
+            yield ours.name
         finally:
             agent.terminate()
             agent.wait()
@@ -108,6 +110,17 @@ def test_warm():
         os.kill(first["pid"], signal.SIGKILL)
         wait_until(lambda: (page(script) or {"round": 0})["round"] == 1, "the next round", 60, 0.2)
         await_workers(script, "standbys that became workers")
+
+
+def test_shell_script():
+    """A worker that is a script of the shell, which has started the interpreter."""
+    with tempfile.NamedTemporaryFile("w", suffix=".sh") as shell, tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(WORKER)
+        script.flush()
+        shell.write('%s %s\ntrue\n' % (sys.executable, script.name))
+        shell.flush()
+        with job("--standalone", "--no-python", script=["sh", shell.name]):
+            await_workers(script.name, "the interpreter that a script of the shell has started")
 
 
 def test_no_worker():
