@@ -242,6 +242,16 @@ def test_more_than_is_read():
             len(reports[0]["threads"]), sum(not t["torn"] for t in reports[0]["threads"]), took))
 
 
+def test_more_threads_than_are_kept():
+    """The interpreter lists the newest threads first: the main thread is the last of its list."""
+    for python in PYTHONS:
+        with Target(python, "crowd") as target:
+            code, reports, err = stacks(target.pid)
+            first = (reports or [{"threads": [{"frames": [], "main": None}]}])[0]["threads"][0]
+            checks.ok(code == 0 and first["main"] and "crowd" in [f["function"] for f in first["frames"]],
+                      python + ": the main thread's frames are there", (code, first, err))
+
+
 def test_forked_child():
     """A child has one thread, with the frames of the one that forked it."""
     for python in PYTHONS:

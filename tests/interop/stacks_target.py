@@ -5,6 +5,7 @@ later, without anything but the standard library.
                                 input it says what it sees itself, by sys._current_frames()
     stacks_target.py busy       threads that call, return, raise and yield as fast as they can
     stacks_target.py many       threads that are so many and so deep that not all can be read
+    stacks_target.py crowd      more threads than a report has
     stacks_target.py hostile    processes that have written nonsense into their own memory, and stand still
     stacks_target.py forked     a child that was forked by a program with threads, and waits
     stacks_target.py holding    the main thread holds the GIL in C
@@ -244,6 +245,14 @@ def many():
     sys.stdin.read()
 
 
+def crowd():
+    threading.stack_size(64 << 10)
+    for _ in range(400):
+        threading.Thread(target=in_sleep, daemon=True).start()
+    print(json.dumps({"pid": os.getpid()}), flush=True)
+    sys.stdin.read()
+
+
 def forked():
     threading.Thread(target=in_sleep, daemon=True).start()
     pid = os.fork()
@@ -320,4 +329,4 @@ def changing():
 
 
 if __name__ == "__main__":
-    {"blocked": blocked, "busy": busy, "holding": holding, "hostile": hostile, "many": many, "forked": forked, "changing": changing}[sys.argv[1]]()
+    {"blocked": blocked, "busy": busy, "holding": holding, "hostile": hostile, "many": many, "crowd": crowd, "forked": forked, "changing": changing}[sys.argv[1]]()

@@ -73,7 +73,8 @@ static bool read_thread(struct mu_python *p, uint64_t state, uint64_t interp,
             mu_python_u64(p, state + l->thread_native, &ret->native));
 }
 
-/* Appends the threads of an interpreter; false: they make no sense. */
+/* Appends the threads of an interpreter; false: they make no sense. The newest are the first in its
+ * list, and the main thread is the last: if there are too many, those before it are left out. */
 static bool read_interp(struct mu_python *p, uint64_t interp, struct mu_python_thread *threads,
                         size_t cap, size_t *count)
 {
@@ -84,16 +85,17 @@ static bool read_interp(struct mu_python *p, uint64_t interp, struct mu_python_t
     if (!mu_python_u64(p, interp + p->layout.interp_threads, &state)) {
         return false;
     }
-    while (state != 0 && *count < cap) {
-        struct mu_python_thread *t = &threads[*count];
+    for (uint32_t i = 0; state != 0 && i < MU_PYTHON_LIST_MAX; i++) {
+        struct mu_python_thread t;
 
-        if (!read_thread(p, state, interp, t, &state)) {
-            return false;
+        if (!read_thread(p, state, interp, &t, &state)) {
+            return *count == cap;
         }
-        t->gil = !known               ? MU_STACKS_GIL_UNKNOWN
-                 : holder == t->state ? MU_STACKS_GIL_HELD
-                                      : MU_STACKS_GIL_NOT_HELD;
-        ++*count;
+        t.gil = !known              ? MU_STACKS_GIL_UNKNOWN
+                : holder == t.state ? MU_STACKS_GIL_HELD
+                                    : MU_STACKS_GIL_NOT_HELD;
+        *count += *count < cap ? 1 : 0;
+        threads[*count - 1] = t;
     }
     return true;
 }
@@ -107,7 +109,7 @@ int mu_python_threads(struct mu_python *p, struct mu_python_thread *threads, siz
     if (!mu_python_u64(p, p->runtime + p->layout.interpreters, &interp)) {
         return MUSTER_EAGAIN;
     }
-    for (uint32_t i = 0; i < MU_PYTHON_INTERPS_MAX && interp != 0 && count < cap; i++) {
+    for (uint32_t i = 0; i < MU_PYTHON_INTERPS_MAX && interp != 0; i++) {
         if (!mu_python_plausible(interp) || !read_interp(p, interp, threads, cap, &count) ||
             !mu_python_u64(p, interp + p->layout.interp_next, &interp)) {
             return MUSTER_EAGAIN;

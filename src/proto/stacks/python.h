@@ -31,6 +31,7 @@
 
 #define MU_PYTHON_READS_MAX   150000u      /* of an interpreter, in all */
 #define MU_PYTHON_INTERPS_MAX 64u          /* interpreters of a process */
+#define MU_PYTHON_LIST_MAX    8192u        /* threads of an interpreter that are followed */
 #define MU_PYTHON_CHAIN_MAX   4096u        /* frames of a thread that are followed */
 #define MU_PYTHON_TABLE_MAX   (256u << 10) /* bytes of a table of lines that are looked at */
 #define MU_PYTHON_TEXTS_MAX   (64u << 10)  /* of the names in one stack */
@@ -81,7 +82,8 @@ struct mu_python_stack {
 int mu_python_open(struct mu_python *p, struct mu_memory memory, uint64_t runtime, uint32_t version,
                    struct mu_python_stack *scratch);
 
-/** At most `cap` threads of all interpreters. MUSTER_EAGAIN: the list makes no sense now. */
+/** At most `cap` threads of all interpreters: the newest, and the oldest, which is the main thread.
+ * MUSTER_EAGAIN: the list makes no sense now. */
 int mu_python_threads(struct mu_python *p, struct mu_python_thread *threads, size_t cap,
                       size_t *ret_count);
 /** Sets the `tid` of the threads; `tids` are those of the process, as it sees them itself. */

@@ -296,7 +296,31 @@ static void test_stacks_python_made_is_read(void **state)
     assert_int_equal(p.layout.micro, 2);
 }
 
-/* Meets MU_STACKS_THREADS_MAX and MU_PYTHON_INTERPS_MAX: both lists bite their tails. */
+/* The newest threads are the first in the list: the last is the main thread. */
+static void test_stacks_python_keeps_the_oldest_thread(void **state)
+{
+    struct mu_python_thread threads[2];
+    struct mu_python p;
+    size_t count;
+
+    (void)state;
+    make(&p);
+    for (uint64_t i = 0; i < 4; i++) {
+        mu_put_u64(at(THREAD + i * 0x200 + 8), i == 3 ? 0 : THREAD + (i + 1) * 0x200);
+        mu_put_u64(at(THREAD + i * 0x200 + 16), INTERP);
+    }
+    assert_int_equal(mu_python_threads(&p, threads, 2, &count), 0);
+    assert_int_equal(count, 2);
+    assert_true(threads[0].state == THREAD);
+    assert_true(threads[1].state == THREAD + 3 * 0x200);
+    /* A list that breaks off there is as good. */
+    mu_put_u64(at(THREAD + 2 * 0x200 + 16), 0);
+    assert_int_equal(mu_python_threads(&p, threads, 2, &count), 0);
+    assert_true(threads[1].state == THREAD + 0x200);
+}
+
+/* Meets MU_STACKS_THREADS_MAX, MU_PYTHON_LIST_MAX and MU_PYTHON_INTERPS_MAX: both lists bite their
+ * tails. */
 static void test_stacks_python_lists_that_are_rings_end(void **state)
 {
     static struct mu_python_thread threads[MU_STACKS_THREADS_MAX];
@@ -306,8 +330,10 @@ static void test_stacks_python_lists_that_are_rings_end(void **state)
     (void)state;
     make(&p);
     mu_put_u64(at(THREAD + 8), THREAD);
+    made.reads = 0;
     assert_int_equal(mu_python_threads(&p, threads, MU_STACKS_THREADS_MAX, &count), 0);
     assert_int_equal(count, MU_STACKS_THREADS_MAX);
+    assert_int_equal(made.reads, 4 + 4 * MU_PYTHON_LIST_MAX);
     mu_put_u64(at(THREAD + 8), 0);
     mu_put_u64(at(INTERP), INTERP);
     assert_int_equal(mu_python_threads(&p, threads, MU_STACKS_THREADS_MAX, &count), 0);
@@ -523,6 +549,7 @@ int main(void)
         cmocka_unit_test(test_stacks_python_refuses_senseless_offsets),
         cmocka_unit_test(test_stacks_python_is_not_there),
         cmocka_unit_test(test_stacks_python_made_is_read),
+        cmocka_unit_test(test_stacks_python_keeps_the_oldest_thread),
         cmocka_unit_test(test_stacks_python_lists_that_are_rings_end),
         cmocka_unit_test(test_stacks_python_endless_chain_is_said),
         cmocka_unit_test(test_stacks_python_deep_chain_loses_its_middle),
