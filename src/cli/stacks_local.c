@@ -28,8 +28,11 @@ struct process {
 
 struct worker {
     int64_t pid;
+    int64_t agent;
+    size_t job;    /* the first worker of its job: several may have the same id, above all "none" */
     uint32_t rank; /* or MU_STACKS_NO_RANK */
     uint32_t local_rank;
+    uint32_t world;
     uint64_t round;
     char run_id[MU_RDZV_RUN_ID_MAX + 1];
 };
@@ -176,17 +179,19 @@ static uint64_t number(const char *text, uint64_t max, uint64_t otherwise)
     return text != NULL && cli_parse_number(text, false, max, &value) ? value : otherwise;
 }
 
-static void add_worker(struct machine *m, int64_t pid, size_t len)
+static void add_worker(struct machine *m, const struct process *p, size_t len)
 {
     const char *e = m->environment;
     const char *run_id = variable(e, len, "TORCHELASTIC_RUN_ID");
     struct worker *w = &m->workers[m->worker_count++];
 
     *w = (struct worker){
-        .pid = pid,
+        .pid = p->pid,
+        .agent = p->parent,
         .rank = (uint32_t)number(variable(e, len, "RANK"), INT32_MAX, MU_STACKS_NO_RANK),
         .local_rank =
             (uint32_t)number(variable(e, len, "LOCAL_RANK"), INT32_MAX, MU_STACKS_NO_RANK),
+        .world = (uint32_t)number(variable(e, len, "WORLD_SIZE"), INT32_MAX, 0),
         .round = number(variable(e, len, "MUSTER_ROUND"), UINT64_MAX, 0),
     };
     (void)mu_printable(w->run_id, sizeof(w->run_id), mu_span_str(run_id == NULL ? "" : run_id),
@@ -210,19 +215,68 @@ static void find_workers(struct machine *m)
             size_t len = read_proc(p->pid, "environ", m->environment, ENVIRON_BYTES);
 
             if (variable(m->environment, len, "MUSTER_ROUND") != NULL) {
-                add_worker(m, p->pid, len); /* and no standby */
+                add_worker(m, p, len); /* and no standby */
             }
         }
     }
 }
 
-static int compare_workers(const void *a, const void *b)
+static int compare(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int compare_agents(const void *a, const void *b)
 {
     const struct worker *x = a;
     const struct worker *y = b;
     int runs = strcmp(x->run_id, y->run_id);
+    int agents = compare((uint64_t)x->agent, (uint64_t)y->agent);
 
-    return runs != 0 ? runs : (x->rank > y->rank) - (x->rank < y->rank);
+    return runs != 0 ? runs : agents != 0 ? agents : compare(x->rank, y->rank);
+}
+
+static int compare_jobs(const void *a, const void *b)
+{
+    const struct worker *x = a;
+    const struct worker *y = b;
+
+    return x->job != y->job ? compare(x->job, y->job) : compare(x->rank, y->rank);
+}
+
+/* Whether a worker can be of the job that begins with `job`, none of whose workers is its rank. */
+static bool fits(const struct machine *m, size_t job, size_t i)
+{
+    const struct worker *w = &m->workers[i];
+
+    if (strcmp(m->workers[job].run_id, w->run_id) != 0 || m->workers[job].world != w->world) {
+        return false;
+    }
+    for (size_t j = job; j < i; j++) {
+        if (m->workers[j].job == job && m->workers[j].agent != w->agent &&
+            m->workers[j].rank == w->rank) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Tells jobs with the same id apart: two agents of one job have no rank in common. */
+static void tell_jobs(struct machine *m)
+{
+    for (size_t i = 0, end; i < m->worker_count; i = end) {
+        size_t job = 0;
+
+        for (end = i; end < m->worker_count && m->workers[end].agent == m->workers[i].agent;) {
+            end++;
+        }
+        while (job < i && (m->workers[job].job != job || !fits(m, job, i))) {
+            job++;
+        }
+        for (size_t j = i; j < end; j++) {
+            m->workers[j].job = job;
+        }
+    }
 }
 
 static void look_around(struct machine *m)
@@ -233,7 +287,9 @@ static void look_around(struct machine *m)
     m->failed = m->failed || m->workers == NULL || m->environment == NULL;
     if (!m->failed) {
         find_workers(m);
-        qsort(m->workers, m->worker_count, sizeof(*m->workers), compare_workers);
+        qsort(m->workers, m->worker_count, sizeof(*m->workers), compare_agents);
+        tell_jobs(m);
+        qsort(m->workers, m->worker_count, sizeof(*m->workers), compare_jobs);
     }
 }
 
@@ -297,7 +353,7 @@ static int show_all(const struct stacks_options *o, const struct machine *m)
 
     for (size_t i = 0, end; i < m->worker_count && code == CLI_OK; i = end) {
         end = i + 1;
-        while (end < m->worker_count && strcmp(m->workers[end].run_id, m->workers[i].run_id) == 0) {
+        while (end < m->worker_count && m->workers[end].job == m->workers[i].job) {
             end++;
         }
         if (o->run_id == NULL || strcmp(o->run_id, m->workers[i].run_id) == 0) {
@@ -309,10 +365,11 @@ static int show_all(const struct stacks_options *o, const struct machine *m)
     }
     if (shown == 0) {
         return cli_fail(CLI_FAILED,
-                        "no worker of %s%s%s is on this machine; name the run's nodes with "
+                        "no worker of %s%s%s is on this machine%s; name the run's nodes with "
                         "--rdzv-endpoint, or any processes with --pid",
                         o->run_id != NULL ? "run \"" : "`muster run`",
-                        o->run_id != NULL ? o->run_id : "", o->run_id != NULL ? "\"" : "");
+                        o->run_id != NULL ? o->run_id : "", o->run_id != NULL ? "\"" : "",
+                        geteuid() == 0 ? "" : ", or it is another user's");
     }
     return code;
 }

@@ -101,6 +101,31 @@ def test_two_runs():
         checks.ok(code == 0 and all("run %s," % run_id in out for run_id in ids), "both, one after the other", out)
 
 
+def test_same_id():
+    """Two jobs without an id are both called "none", and have the same ranks."""
+    with job() as one, job() as two:
+        for script in (one, two):
+            await_workers(script, "both are called none")
+        files = {frame["file"] for group in page(one)["groups"] for frame in group["frames"]}
+        checks.ok(two not in files, "each is shown by itself", files)
+
+
+def test_agents_of_one_job():
+    """What several agents of this machine have is one job."""
+    where = ["--nnodes", "2", "--rdzv-id", uuid.uuid4().hex, "--rdzv-endpoint", "127.0.0.1:%d" % free_port()]
+    expected = ["0,1", "2", "3-5"]
+
+    def ranks(script):
+        return sorted(group["ranks"] for group in (page(script) or {"groups": []})["groups"])
+
+    with job(*where) as one, job(*where) as two:
+        try:
+            wait_until(lambda: ranks(one) == expected, "the workers of both agents", 60, 0.2)
+        except AssertionError:
+            pass
+        checks.equal([ranks(one), ranks(two)], [expected] * 2, "the workers of two agents are one job")
+
+
 def test_warm():
     """Workers that were standbys, and standbys that are no workers."""
     with job("--standalone", "--warm=json", "--max-restarts", "1") as script:
