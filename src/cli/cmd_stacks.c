@@ -82,8 +82,9 @@ static int run_it(const struct stacks_options *o)
     }
     if (o->backend != NULL && strcmp(o->backend, "muster") != 0) {
         return cli_usage("stacks",
-                         "a run with the backend %.32s has no muster server to ask; call `muster "
-                         "stacks` on each of its nodes, without --rdzv-backend and --rdzv-endpoint",
+                         "only the backend muster has a server to ask, and \"%.32s\" is another; "
+                         "for a run with another, call `muster stacks` on each of its nodes, "
+                         "without --rdzv-backend and --rdzv-endpoint",
                          o->backend);
     }
     return o->endpoint != NULL ? stacks_of_run(o) : stacks_local(o);

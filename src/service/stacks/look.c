@@ -157,7 +157,8 @@ static int find_python(struct mu_stacks_look *l)
     if (err != 0) {
         return permission(err)
                    ? note_refused(l)
-                   : mu_err(&l->note, MUSTER_EAGAIN, "It could not be looked at: it is ending.");
+                   : mu_err(&l->note, MUSTER_EAGAIN,
+                            "It has no program: it is ending, or it is a thread of the kernel.");
     }
     err = try_file(l, &l->maps.library, l->maps.library.path);
     if (err != 0 && err != MUSTER_EREFUSED) {
