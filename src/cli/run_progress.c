@@ -51,6 +51,9 @@ static int check_costs(const char *pattern)
         if (pattern[i] == '\\' && pattern[i + 1] >= '1' && pattern[i + 1] <= '9') {
             return refuse(pattern, i, "references to groups can take forever and are not allowed");
         }
+        if (pattern[i] == '\\' && (pattern[i + 1] == 'd' || pattern[i + 1] == 'D')) {
+            return refuse(pattern, i, "it has POSIX syntax, in which [0-9] is a digit");
+        }
         if (pattern[i] == '\\' && pattern[i + 1] != '\0') {
             i++;
         } else if (pattern[i] == '{' && ++repeats > RUN_PROGRESS_REPEATS) {

@@ -118,6 +118,7 @@ static void test_patterns_that_are_refused(void **state)
     expect_refused("[a-", ", at character 1: ");
     expect_refused("ax{3,1}", ", at character 3: \"{3,1}\"");
     expect_refused("(a)\\1", "references to groups");
+    expect_refused("step (\\d+)", "[0-9] is a digit, at character 7");
     expect_refused("a{1,65}", "to 64 at most, at character 2");
     expect_refused("(a{2}){2}", "only one count");
     expect_refused("", "is empty");
