@@ -615,6 +615,9 @@ static int run_agent(struct run *r)
     if (code == 0 || err != 0) {
         cli_loop_run(&r->loop);
     }
+    if (run_progress_missed(&r->progress)) {
+        say(r, "--progress-regex has matched no line of the workers of this node");
+    }
     run_watch_fini(&r->watch);
     return code != 0 ? code : r->code;
 }

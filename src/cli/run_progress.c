@@ -178,7 +178,9 @@ bool run_progress_take(struct run_progress *p, uint32_t local_rank, enum mu_stre
                 line->text[line->len++] = c;
             }
         } else if (line->len != 0) {
+            p->seen += p->matched ? 0 : 1;
             if (match(p, line, &numbered, &step)) {
+                p->matched = true;
                 mark(context, local_rank, numbered ? &step : NULL);
             }
             line->len = 0;
@@ -189,4 +191,9 @@ bool run_progress_take(struct run_progress *p, uint32_t local_rank, enum mu_stre
         return true;
     }
     return false;
+}
+
+bool run_progress_missed(const struct run_progress *p)
+{
+    return p->on && !p->matched && p->seen >= RUN_PROGRESS_ENOUGH;
 }

@@ -26,6 +26,7 @@
 #define RUN_PROGRESS_LINE    1024 /* bytes */
 #define RUN_PROGRESS_REPEATS 1    /* counts such as {2,5} in a pattern */
 #define RUN_PROGRESS_COUNT   64   /* the largest of them */
+#define RUN_PROGRESS_ENOUGH  20   /* lines of which one should have matched */
 #define RUN_PROGRESS_NS      UINT64_C(20000000)
 
 /* The beginning of a line that has no end yet. */
@@ -39,6 +40,8 @@ struct run_progress {
     regex_t regex;
     struct run_progress_line *lines; /* two of each worker */
     uint32_t workers;
+    uint64_t seen;   /* lines that were looked at until the first that matched */
+    bool matched;    /* one has */
     uint64_t second; /* since when `spent_ns` counts */
     uint64_t spent_ns;
     bool late; /* a line of this second was not looked at */
@@ -54,5 +57,7 @@ bool run_progress_take(struct run_progress *p, uint32_t local_rank, enum mu_stre
                        struct mu_span bytes,
                        void (*mark)(void *context, uint32_t local_rank, const uint64_t *step),
                        void *context);
+/** Whether no line has matched, though there were RUN_PROGRESS_ENOUGH: it may be mistyped. */
+bool run_progress_missed(const struct run_progress *p);
 
 #endif

@@ -127,6 +127,23 @@ static void test_patterns_that_are_refused(void **state)
     expect_refused(longest, "longer than 256");
 }
 
+static void test_pattern_that_misses(void **state)
+{
+    struct run_progress p;
+
+    (void)state;
+    begin(&p, "step ([0-9]+)");
+    for (uint32_t i = 1; i < RUN_PROGRESS_ENOUGH; i++) {
+        feed(&p, i % 2, MU_STDOUT, "Step 3\n");
+    }
+    assert_false(run_progress_missed(&p)); /* there may be more to come */
+    feed(&p, 0, MU_STDERR, "Step 3\n");
+    assert_true(run_progress_missed(&p));
+    feed(&p, 0, MU_STDOUT, "step 3\n");
+    assert_false(run_progress_missed(&p));
+    run_progress_close(&p);
+}
+
 /* A line is cut, also one without an end; a pattern that takes long does not get more time. */
 static void test_bounds(void **state)
 {
@@ -166,6 +183,7 @@ int main(void)
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_patterns_that_are_refused),
+        cmocka_unit_test(test_pattern_that_misses),
         cmocka_unit_test(test_bounds),
     };
 
