@@ -144,6 +144,7 @@ static void run_for_all(struct mu_work *work,
         }
         if (peek->open(w->pid, &p) != 0) {
             settle(w, "it has ended");
+            w->gone = true;
             continue;
         }
         what(t, p, w);
@@ -170,6 +171,8 @@ static void finish(struct mu_flight_take *t)
 
         if (!w->settled && w->note[0] == '\0') {
             settle(w, "it was asked, but has not written a dump in time");
+        } else if (w->gone && t->asked == 0) {
+            settle(w, ""); /* nobody else listens, and perhaps it did not */
         }
     }
     t->over = true;
@@ -218,9 +221,10 @@ int mu_flight_take_start(struct mu_flight_take *t)
     for (uint32_t i = 0; i < t->count; i++) {
         mu_buf_init(&t->workers[i].brief, max);
         t->workers[i].note[0] = '\0';
-        t->workers[i].settled = false;
+        t->workers[i].settled = t->workers[i].gone = false;
         if (t->workers[i].pid == 0) {
             settle(&t->workers[i], "it does not run");
+            t->workers[i].gone = true;
         }
     }
     if (mu_env_peek(t->config.env) == NULL) {

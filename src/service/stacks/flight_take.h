@@ -32,10 +32,11 @@ struct mu_flight_take_worker {
     uint32_t rank;
     /* set after */
     struct mu_buf brief; /* empty: there is none, and */
-    char note[160];      /* this says why; "": it does not listen */
+    char note[160];      /* this says why; "": it does not listen, or is gone and nobody does */
     /* private */
     uint64_t marks[2]; /* of its dumps, before */
     bool settled;
+    bool gone;
 };
 
 struct mu_flight_take_config {

@@ -223,11 +223,37 @@ static void test_flight_take_says_why_there_is_none(void **state)
     mu_flight_take_fini(&take);
 }
 
+/* A job that uses no NCCL has no dumps to miss: that a worker has ended is news only where others
+ * of this node listen. */
+static void test_flight_take_of_workers_that_are_gone(void **state)
+{
+    struct mu_flight_take_worker workers[] = {
+        {.pid = 10, .rank = 3}, {.pid = 0, .rank = 4}, {.pid = 11, .rank = 5}};
+
+    (void)state;
+    memset(&box, 0, sizeof(box));
+    for (int listens = 0; listens < 2; listens++) {
+        begin(MU_FLIGHT_BRIEF_MAX);
+        wait_done();
+        mu_flight_take_fini(&take);
+        box.poke_err = listens ? 0 : -ENOENT;
+        take.workers = workers;
+        take.count = 3;
+        box.done = false;
+        assert_int_equal(mu_flight_take_start(&take), 0);
+        wait_done();
+        assert_string_equal(workers[1].note, listens ? "it does not run" : "");
+        assert_string_equal(workers[2].note, listens ? "it has ended" : "");
+        mu_flight_take_fini(&take);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flight_take_reads_a_dump_that_is_new_and_whole),
         cmocka_unit_test(test_flight_take_says_why_there_is_none),
+        cmocka_unit_test(test_flight_take_of_workers_that_are_gone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
