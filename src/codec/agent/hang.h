@@ -39,7 +39,7 @@ struct mu_hang {
     bool over;              /* the run moves again */
     int64_t since_s;        /* since 1970: when it stopped moving */
     uint64_t still_ms;      /* for how long it had not moved when this was written */
-    uint32_t missing_count; /* 0: all ranks are in the same place */
+    uint32_t missing_count; /* 0: all ranks are in one place, or each in another */
     bool split;             /* who is missing is a guess */
     uint32_t blamed;        /* the rank whose worker is ended, where that is the action */
     enum mu_hang_action action;

@@ -68,11 +68,12 @@
  *
  * Who is missing, in a hang: if some ranks wait for others and some do not, those that do not; if
  * some have ended while others wait for them, those that have ended; if some are stuck after others
- * have ended, those that are stuck; else the ranks that are not where most ranks are. If all wait
- * for others in the same place, whoever waits for requests instead may be the one. A rank that
- * spins, or that perhaps waits for others (MU_STANCE_PERHAPS), waits as well here: in DDP, all but
- * the one that has run out of data are in a backward pass. Whether it moves is another question,
- * for which that is no answer: there its CPU time counts.
+ * have ended, those that are stuck; else the ranks that are not where most ranks are, but nobody if
+ * more than two ranks are all in different places. If all wait for others in the same place,
+ * whoever waits for requests instead may be the one. A rank that spins, or that perhaps waits for
+ * others (MU_STANCE_PERHAPS), waits as well here: in DDP, all but the one that has run out of data
+ * are in a backward pass. Whether it moves is another question, for which that is no answer: there
+ * its CPU time counts.
  *
  * A sample costs O(workers), a judgement O(ranks), and in a hang O(ranks log ranks).
  */
@@ -185,9 +186,9 @@ struct mu_watchdog_verdict {
     enum mu_watchdog_word word;
     uint64_t still_ms;      /* HANG, HANGING, SUSPECT: for how long, at least, all have stood still.
                                RESUMED: for how long they had when that was last said */
-    uint32_t missing_count; /* HANG, HANGING: 0 if all ranks are alike */
+    uint32_t missing_count; /* HANG, HANGING: 0 if all ranks are alike, or each is elsewhere */
     bool split; /* who is missing is a guess: no place has more than half of the ranks, or those
-                   that are named wait for requests */
+                   that are named wait for requests; or nobody is named: each is elsewhere */
 };
 
 struct mu_watchdog_run {

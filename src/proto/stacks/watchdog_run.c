@@ -197,6 +197,10 @@ static int name_missing(const struct mu_watchdog_run *run, const struct mu_pulse
     if (err != 0) {
         return err;
     }
+    if (way == WAY_ELSEWHERE && most == 1 && sum->live > 2) {
+        v->split = true; /* each is elsewhere than the others */
+        return 0;
+    }
     name_by(run, way, key, pulses, count, v, missing);
     v->split = way == WAY_ELSEWHERE && 2 * most <= sum->live && v->missing_count != 0;
     if (v->missing_count == 0 && sum->waits == sum->live) {

@@ -270,7 +270,9 @@ static void put_missing(const struct mu_agent_watchdog *d, const char *ranks, ch
     bool named = count == 1 && d->missing_node[0] != '\0';
 
     if (count == 0) {
-        (void)snprintf(out, cap, "all ranks are in the same place");
+        (void)snprintf(out, cap, "%s",
+                       d->verdict.split ? "each rank is in another place"
+                                        : "all ranks are in the same place");
     } else if (d->verdict.split) {
         (void)snprintf(out, cap, "rank%s %s may be missing", count == 1 ? "" : "s", ranks);
     } else if (count == 1) {

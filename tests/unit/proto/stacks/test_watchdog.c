@@ -888,6 +888,29 @@ static void test_watchdog_without_memory_changes_nothing(void **unused)
     assert_true(v.split);
 }
 
+/* As in a pipeline of stages: no place is that of most ranks, so nobody is elsewhere. */
+static void test_watchdog_names_nobody_if_each_rank_is_elsewhere(void **unused)
+{
+    struct mu_pulse pulses[4] = {0};
+    struct mu_watchdog_verdict v;
+    struct mu_watchdog_run run;
+    uint32_t missing[4];
+
+    (void)unused;
+    for (uint32_t i = 0; i < 4; i++) {
+        pulses[i] = (struct mu_pulse){
+            .rank = i, .state = MU_PULSE_SILENT, .still_ms = 1000, .place = i + 1};
+    }
+    mu_watchdog_run_init(&run, 1000);
+    assert_int_equal(mu_watchdog_judge(&run, pulses, 4, 4, &v, missing), 0);
+    assert_int_equal(v.word, MU_WATCHDOG_HANG);
+    assert_true(v.split && v.missing_count == 0);
+    mu_watchdog_run_init(&run, 1000);
+    pulses[3].place = 2; /* that is at least more than any other */
+    assert_int_equal(mu_watchdog_judge(&run, pulses, 4, 4, &v, missing), 0);
+    assert_true(v.split && v.missing_count == 2);
+}
+
 static void test_watchdog_pulses_keep_their_numbers(void **unused)
 {
     struct mu_pulse p = {.rank = 70000,
@@ -969,6 +992,7 @@ int main(void)
         cmocka_unit_test(test_watchdog_tells_the_state_of_each_worker),
         cmocka_unit_test(test_watchdog_checks_its_config),
         cmocka_unit_test(test_watchdog_without_memory_changes_nothing),
+        cmocka_unit_test(test_watchdog_names_nobody_if_each_rank_is_elsewhere),
         cmocka_unit_test(test_watchdog_pulses_keep_their_numbers),
     };
 
