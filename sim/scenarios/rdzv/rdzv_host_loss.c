@@ -75,6 +75,9 @@ static void check(struct rdzv_world *w)
         const struct mu_rdzv_muster *a = handler_of(&w->nodes[i]);
 
         rdzv_node_note_spare(&w->nodes[i]);
+        if (a != NULL && a->member.call == MU_MEMBER_CALL_SPARE) {
+            w->nodes[i].since_ns = mu_sim_now_ns(w->sim); /* also while its connection is broken */
+        }
         if (a == NULL || a->heir->machine.state != MU_SUCCESSION_HOSTING || a->freeing) {
             continue;
         }
