@@ -2,12 +2,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/err.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define PAGE  ((uint64_t)4096)
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static int make(uint64_t bytes, struct mu_vault *ret_vault)
@@ -60,7 +66,80 @@ static void drop(struct mu_vault *vault)
     vault->handle = -1;
 }
 
-const struct mu_vaults mu_vaults_real = {.make = make, .read = read_vault, .drop = drop};
+/* --- of our own ------------------------------------------------------------------------------- */
+
+/* A second descriptor, through which nobody writes. */
+static int open_reader(const struct mu_vault *vault, struct mu_vault *ret)
+{
+    char path[64];
+    int fd;
+
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", (int)vault->handle);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return -errno;
+    }
+    *ret = (struct mu_vault){.handle = fd, .bytes = vault->bytes};
+    return 0;
+}
+
+static int own(uint64_t bytes, struct mu_vault_own *ret_own)
+{
+    struct mu_vault_own o = {.at = NULL};
+    int err = make(bytes, &o.vault);
+
+    if (err != 0) {
+        return err;
+    }
+    err = open_reader(&o.vault, &o.reader);
+    if (err == 0) {
+        err = mu_vault_map((int)o.vault.handle, bytes, true, &o.at);
+        if (err != 0) {
+            drop(&o.reader);
+        }
+    }
+    if (err != 0) {
+        drop(&o.vault);
+        return err;
+    }
+    *ret_own = o;
+    return 0;
+}
+
+/* Where the kernel cannot take pages ahead (before Linux 5.14), they are taken as they are written.
+ */
+static int ready(const struct mu_vault_own *o, uint64_t offset, uint64_t len)
+{
+    uint64_t first = offset / PAGE * PAGE;
+    uint64_t end = (offset + len + PAGE - 1) / PAGE * PAGE;
+
+    if (offset > o->vault.bytes || len > o->vault.bytes - offset) {
+        return MUSTER_EINVAL;
+    }
+    end = end < o->vault.bytes ? end : o->vault.bytes;
+    while (madvise(o->at + first, (size_t)(end - first), MADV_POPULATE_WRITE) != 0) {
+        if (errno == EINVAL) {
+            return 0;
+        }
+        if (errno != EINTR && errno != EAGAIN) {
+            return errno == ENOMEM || errno == EFAULT ? MUSTER_ENOMEM : -errno;
+        }
+    }
+    return 0;
+}
+
+static void disown(struct mu_vault_own *o)
+{
+    (void)fallocate((int)o->vault.handle, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                    (off_t)o->vault.bytes);
+    mu_vault_unmap(o->at, o->vault.bytes);
+    drop(&o->reader);
+    drop(&o->vault);
+    o->at = NULL;
+}
+
+const struct mu_vaults mu_vaults_real = {
+    .make = make, .read = read_vault, .drop = drop, .own = own, .ready = ready, .disown = disown};
 
 bool mu_vault_is(int fd, uint64_t bytes)
 {

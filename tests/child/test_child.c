@@ -652,6 +652,35 @@ static void test_vaults_outlive_the_child(void **state)
     assert_int_equal(mu_env_vaults(zoo_env)->make(0, &vaults[0]), MUSTER_EINVAL);
 }
 
+/* A child can only read one of our own, and its memory is free at once when we let go of it. */
+static void test_vault_of_our_own_is_only_read(void **state)
+{
+    const struct mu_vaults *source = mu_env_vaults(zoo_env);
+    struct mu_vault_own own;
+    struct stat before;
+    struct stat after;
+    char text[6];
+    int fd;
+
+    (void)state;
+    assert_int_equal(source->own(0, &own), MUSTER_EINVAL);
+    assert_int_equal(source->own(1 << 20, &own), 0);
+    assert_int_equal(source->ready(&own, 100, 300000), 0);
+    assert_int_equal(source->ready(&own, 1 << 20, 1), MUSTER_EINVAL);
+    memcpy(own.at + 4096, "filled", 6);
+    assert_int_equal(source->read(&own.reader, 4096, text, sizeof(text)), 0);
+    assert_memory_equal(text, "filled", sizeof(text));
+    assert_int_equal(write((int)own.reader.handle, "x", 1), -1);
+    assert_int_equal(errno, EBADF);
+    fd = dup((int)own.reader.handle); /* as a child has it */
+    assert_int_equal(fstat(fd, &before), 0);
+    assert_true(before.st_blocks * 512 >= 300000);
+    source->disown(&own);
+    assert_int_equal(fstat(fd, &after), 0);
+    assert_int_equal(after.st_blocks, 0);
+    assert_int_equal(close(fd), 0);
+}
+
 static void test_spawn_without_memory_is_refused_whole(void **state)
 {
     (void)state;
@@ -747,6 +776,7 @@ int main(int argc, char **argv)
         TEST(test_watcher_that_was_killed_is_replaced),
         TEST(test_channel_leads_to_the_child),
         TEST(test_vaults_outlive_the_child),
+        TEST(test_vault_of_our_own_is_only_read),
         TEST(test_spawn_without_memory_is_refused_whole),
     };
     int failed;
