@@ -21,6 +21,7 @@ struct mu_state_loader_config mu_state_loader_config_defaults(void)
         .stall_ms = 5000,
         .connect_ms = 5000,
         .settle_ms = 1000,
+        .again_ms = 500,
         .progress_ms = 100,
         .links_max = 256,
     };

@@ -62,6 +62,8 @@ struct mu_state_loader_config {
     uint32_t stall_ms;                    /* 5 s */
     uint32_t connect_ms;                  /* 5 s */
     uint32_t settle_ms;   /* how long to wait for the others when one has said what it has. 1 s */
+    uint32_t again_ms;    /* when donors without anything are asked again, if more are expected.
+                             500 */
     uint32_t progress_ms; /* 100 */
     uint32_t links_max;   /* donors, found ones included. 256 */
     bool by_priority;     /* takes the highest priority, not the highest epoch */
@@ -78,6 +80,8 @@ struct mu_state_loader_config {
                    struct mu_errmsg *reterr_msg);
     /** Whether an address may be dialled that only a donor named. NULL: any. */
     bool (*may_dial)(void *context, const char *text);
+    /** Whether a state that a donor has listed may be taken. NULL: any. */
+    bool (*wants)(void *context, const struct mu_state_entry *entry);
     /** A state was chosen. An error ends the load. May come again, if a version is gone: the
      * earlier memory is released by then. */
     int (*accept)(void *context, struct mu_state_plan *plan, struct mu_errmsg *reterr_msg);

@@ -8,7 +8,6 @@
 #include "service/base/log.h"
 #include "service/state/loader_internal.h"
 
-#define ASK_AGAIN_MS  500
 #define DOWNLOADS_MAX 2 /* of a state whose donors give no chunks; each has several tries */
 
 void mu_state_ask_say(struct mu_state_link *k, int status, const char *text)
@@ -115,7 +114,8 @@ bool mu_state_ask_wants(const struct mu_state_loader *l, const struct mu_state_l
 {
     return mu_state_ask_trusts(l, &e->signer) && !is_refused(l, e->entry.id) &&
            !is_given_up(l, e->entry.id) &&
-           (l->config.id == NULL || memcmp(l->config.id, e->entry.id, MU_STATE_ID_LEN) == 0);
+           (l->config.id == NULL || memcmp(l->config.id, e->entry.id, MU_STATE_ID_LEN) == 0) &&
+           (l->config.wants == NULL || l->config.wants(l->config.context, &e->entry));
 }
 
 /* Takes the list of what a donor has. The signatures are checked here: a signature is over the id
@@ -367,7 +367,7 @@ static void ask_later(struct mu_state_loader *l)
         return;
     }
     if (l->ask_at.ns <= now.ns) {
-        l->ask_at = mu_mono_add_ms(now, ASK_AGAIN_MS);
+        l->ask_at = mu_mono_add_ms(now, l->config.again_ms);
         MU_LIST_FOREACH (it, &l->links) {
             MU_CONTAINER_OF(it, struct mu_state_link, link)->asked = false;
         }

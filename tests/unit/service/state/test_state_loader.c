@@ -414,6 +414,41 @@ static void test_pinned_id_that_nobody_has_is_an_error_that_says_so(void **state
     assert_string_equal(w.text, "no donor has the requested state");
 }
 
+static int unwanted; /* how often it is asked before anything is wanted */
+
+static bool wants_the_last(void *context, const struct mu_state_entry *entry)
+{
+    (void)context;
+    return entry->epoch == w.donors[2].epoch && unwanted-- <= 0;
+}
+
+static void test_only_what_is_wanted_is_taken(void **state)
+{
+    (void)state;
+    unwanted = 0;
+    w.donors[2].epoch = 1;
+    w.config.wants = wants_the_last;
+    start_donors();
+    load();
+    expect(&w.donors[2]);
+}
+
+/* As long as nobody has what is wanted, donors are asked again, on the same connections. */
+static void test_donors_are_asked_again_until_one_has_what_is_wanted(void **state)
+{
+    (void)state;
+    unwanted = 20;
+    w.donors[2].epoch = 1;
+    w.config.wants = wants_the_last;
+    w.config.expect_more = true;
+    w.config.idle_ms = 0;
+    w.config.again_ms = 100;
+    start_donors();
+    load();
+    expect(&w.donors[2]);
+    assert_true(unwanted <= 0);
+}
+
 /* --- who holds it up -------------------------------------------------------------------------- */
 
 static void test_who_claims_the_newest_and_says_no_more_is_passed_over(void **state)
@@ -599,6 +634,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_only_the_state_with_the_pinned_id_is_taken, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_pinned_id_that_nobody_has_is_an_error_that_says_so,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_only_what_is_wanted_is_taken, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_donors_are_asked_again_until_one_has_what_is_wanted,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_who_claims_the_newest_and_says_no_more_is_passed_over,
                                         set_up, tear_down),
