@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "core/alloc.h"
-#include "core/reader.h"
 
 #define FORMAT     1u
 #define REPLICATED 1u
@@ -99,6 +98,14 @@ int mu_kept_head_decode(const uint8_t in[MU_KEPT_HEAD_LEN], uint64_t vault_bytes
 
 /* --- between agents --------------------------------------------------------------------------- */
 
+void mu_kept_entry_put(uint8_t *out, const struct mu_kept_head *head)
+{
+    put_version(out, &head->version);
+    mu_put_u32(out + 24, head->replicated ? REPLICATED : 0);
+    mu_put_u32(out + 28, head->rank);
+    mu_put_u32(out + 32, head->world);
+}
+
 int mu_kept_report_encode(const struct mu_kept_report *report, struct mu_buf *out)
 {
     size_t len = MU_KEPT_REPORT_HEAD_LEN + report->head_count * MU_KEPT_REPORT_ENTRY_LEN;
@@ -120,17 +127,12 @@ int mu_kept_report_encode(const struct mu_kept_report *report, struct mu_buf *ou
     mu_put_u32(at + 9, (uint32_t)report->head_count);
     at += MU_KEPT_REPORT_HEAD_LEN;
     for (size_t i = 0; i < report->head_count; i++, at += MU_KEPT_REPORT_ENTRY_LEN) {
-        const struct mu_kept_head *h = &report->heads[i];
-
-        put_version(at, &h->version);
-        mu_put_u32(at + 24, h->replicated ? REPLICATED : 0);
-        mu_put_u32(at + 28, h->rank);
-        mu_put_u32(at + 32, h->world);
+        mu_kept_entry_put(at, &report->heads[i]);
     }
     return 0;
 }
 
-static bool read_head(struct mu_reader *r, struct mu_kept_head *ret)
+bool mu_kept_entry_read(struct mu_reader *r, struct mu_kept_head *ret)
 {
     uint32_t flags;
 
@@ -161,7 +163,7 @@ int mu_kept_report_decode(struct mu_span in, struct mu_kept_report *ret_report)
         return MUSTER_ENOMEM;
     }
     for (size_t i = 0; i < report.head_count; i++) {
-        if (!read_head(&r, &report.heads[i])) {
+        if (!mu_kept_entry_read(&r, &report.heads[i])) {
             mu_free(report.heads);
             return MUSTER_EPROTO;
         }

@@ -21,6 +21,7 @@
 
 #include "core/buf.h"
 #include "core/err.h"
+#include "core/reader.h"
 #include "core/span.h"
 
 #define MU_KEPT_HEAD_LEN   64
@@ -70,6 +71,11 @@ struct mu_kept_report {
     struct mu_kept_head *heads;
     size_t head_count;
 };
+
+/** One head of a report, of MU_KEPT_REPORT_ENTRY_LEN bytes: without its `bytes`. */
+void mu_kept_entry_put(uint8_t *out, const struct mu_kept_head *head);
+/** False: it cannot be. */
+bool mu_kept_entry_read(struct mu_reader *r, struct mu_kept_head *ret);
 
 /** Appends it. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_kept_report_encode(const struct mu_kept_report *report, struct mu_buf *out);

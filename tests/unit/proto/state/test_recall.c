@@ -1,6 +1,7 @@
 /* Which kept version the workers of a round load. */
 #include "unit.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "failheap.h"
@@ -209,6 +210,225 @@ static void test_recall_has_limits(void **state)
     mu_recall_fini(&recall);
 }
 
+/* --- with copies ------------------------------------------------------------------------------ */
+
+static void hold(uint32_t node, uint32_t copies, const char *topology, struct mu_kept_head *heads,
+                 size_t count)
+{
+    struct mu_kept_holding h = {.copies = copies,
+                                .addr = MU_SPAN_LIT("x:1"),
+                                .topology = mu_span_str(topology),
+                                .heads = heads,
+                                .head_count = count};
+
+    assert_int_equal(mu_recall_take_holding(&recall, node, &h), 0);
+}
+
+#define HOLD(node, ...)                                                                            \
+    hold((node), 1, "", (struct mu_kept_head[]){__VA_ARGS__},                                      \
+         sizeof((struct mu_kept_head[]){__VA_ARGS__}) / sizeof(struct mu_kept_head))
+
+static struct mu_kept_plan plan(void)
+{
+    struct mu_kept_plan p;
+
+    assert_int_equal(mu_recall_plan(&recall, 99, &p), 0);
+    assert_int_equal(p.answer.nonce, 99);
+    return p;
+}
+
+static void end(struct mu_kept_plan *p)
+{
+    mu_kept_plan_fini(p);
+    mu_recall_fini(&recall);
+}
+
+/* Node 1 was lost and replaced. Its ranks' shards are on node 2. */
+static void test_recall_plan_fetches_what_is_lost(void **state)
+{
+    struct mu_kept_plan p;
+
+    (void)state;
+    begin(3);
+    TAKE(0, 2, shard(3, 20, 0, 6), shard(3, 20, 1, 6), shard(3, 30, 0, 6), shard(3, 30, 1, 6));
+    take(1, 2, NULL, 0);
+    TAKE(2, 2, shard(3, 20, 4, 6), shard(3, 20, 5, 6), shard(3, 30, 4, 6), shard(3, 30, 5, 6));
+    HOLD(0, shard(3, 30, 4, 6), shard(3, 30, 5, 6));
+    hold(1, 2, "", NULL, 0);
+    HOLD(2, shard(3, 20, 2, 6), shard(3, 20, 3, 6), shard(3, 30, 2, 6));
+    p = plan();
+    assert_true(p.answer.found);
+    assert_int_equal(p.answer.version.step, 20); /* of 30 a shard was still on its way */
+    assert_int_equal(p.copies, 1);
+    assert_int_equal(p.fetch_count, 2);
+    assert_int_equal(p.fetches[0].rank, 2);
+    assert_int_equal(p.fetches[0].node_count, 1);
+    assert_int_equal(p.fetches[0].nodes[0], 2);
+    assert_int_equal(p.fetches[1].rank, 3);
+    mu_kept_plan_fini(&p);
+    mu_recall_exclude(&recall, &(struct mu_kept_version){.era = 3, .nonce = 7, .step = 20});
+    p = plan();
+    assert_false(p.answer.found);
+    assert_int_equal(p.fetch_count, 0);
+    assert_int_equal(p.answer.era, 4);
+    end(&p);
+}
+
+static void test_recall_plan_of_what_is_in_place(void **state)
+{
+    struct mu_kept_plan p;
+
+    (void)state;
+    begin(2);
+    TAKE(0, 1, shard(3, 20, 0, 2));
+    TAKE(1, 1, shard(3, 20, 1, 2));
+    HOLD(0, shard(3, 20, 1, 2));
+    HOLD(1, shard(3, 20, 0, 2));
+    p = plan();
+    assert_true(p.answer.found);
+    assert_int_equal(p.fetch_count, 0);
+    end(&p);
+    /* Two nodes have changed places: each has the other's shard as a copy. */
+    begin(2);
+    TAKE(0, 1, shard(3, 20, 1, 2));
+    TAKE(1, 1, shard(3, 20, 0, 2));
+    HOLD(0, shard(3, 20, 0, 2));
+    HOLD(1, shard(3, 20, 1, 2));
+    p = plan();
+    assert_true(p.answer.found);
+    assert_int_equal(p.fetch_count, 0);
+    end(&p);
+    /* And without copies they fetch from each other. */
+    begin(2);
+    TAKE(0, 1, shard(3, 20, 1, 2));
+    TAKE(1, 1, shard(3, 20, 0, 2));
+    hold(0, 1, "", NULL, 0);
+    hold(1, 1, "", NULL, 0);
+    p = plan();
+    assert_true(p.answer.found);
+    assert_int_equal(p.fetch_count, 2);
+    assert_int_equal(p.fetches[0].nodes[0], 1);
+    assert_int_equal(p.fetches[1].nodes[0], 0);
+    end(&p);
+}
+
+static void test_recall_plan_does_not_mix_attempts(void **state)
+{
+    struct mu_kept_head other = shard(3, 20, 1, 2);
+    struct mu_kept_plan p;
+
+    (void)state;
+    other.version.nonce = 8;
+    begin(2);
+    TAKE(0, 1, shard(3, 20, 0, 2));
+    take(1, 1, NULL, 0);
+    HOLD(0, other, shard(2, 20, 1, 2));
+    hold(1, 1, "", NULL, 0);
+    p = plan();
+    assert_false(p.answer.found);
+    end(&p);
+    /* Nor worlds. */
+    begin(2);
+    TAKE(0, 1, shard(3, 20, 0, 3));
+    TAKE(1, 1, shard(3, 20, 1, 3));
+    HOLD(0, shard(3, 20, 2, 3));
+    hold(1, 1, "", NULL, 0);
+    p = plan();
+    assert_false(p.answer.found);
+    end(&p);
+}
+
+static void test_recall_plan_of_a_replicated_version(void **state)
+{
+    struct mu_kept_plan p;
+
+    (void)state;
+    begin(4);
+    take(0, 2, NULL, 0);
+    TAKE(1, 2, copy(3, 20, 2, 8));
+    take(2, 2, NULL, 0);
+    TAKE(3, 2, copy(3, 20, 6, 8));
+    for (uint32_t i = 0; i < 4; i++) {
+        hold(i, 3, "", NULL, 0);
+    }
+    p = plan();
+    assert_true(p.answer.found && p.answer.replicated);
+    assert_int_equal(p.copies, 3);
+    assert_int_equal(p.fetch_count, 2); /* one for each node */
+    assert_int_equal(p.fetches[0].rank, 0);
+    assert_int_equal(p.fetches[0].nodes[0], 1);
+    assert_int_equal(p.fetches[1].rank, 4);
+    assert_int_equal(p.fetches[1].nodes[0], 3);
+    assert_int_equal(p.fetches[1].nodes[1], 1);
+    end(&p);
+}
+
+static void test_recall_plan_names_keys(void **state)
+{
+    static const char *const racks[] = {"a", "a", "b", "", "a"};
+    struct mu_kept_plan p;
+
+    (void)state;
+    begin(5);
+    for (uint32_t i = 0; i < 5; i++) {
+        take(i, 1, NULL, 0);
+        hold(i, 1, racks[i], NULL, 0);
+    }
+    p = plan();
+    assert_int_equal(p.part_count, 4);
+    assert_int_equal(p.parts[0].nodes, 2);
+    assert_int_equal(p.parts[3].key, p.parts[0].key);
+    assert_int_not_equal(p.parts[1].key, p.parts[2].key);
+    end(&p);
+    /* With one key there is nothing to prefer. */
+    begin(2);
+    for (uint32_t i = 0; i < 2; i++) {
+        take(i, 1, NULL, 0);
+        hold(i, 1, "a", NULL, 0);
+    }
+    p = plan();
+    assert_int_equal(p.part_count, 0);
+    end(&p);
+}
+
+static void test_recall_plan_has_limits(void **state)
+{
+    struct mu_kept_plan p;
+    char key[16];
+
+    (void)state;
+    /* MU_RECALL_KEYS_MAX */
+    begin(MU_RECALL_KEYS_MAX + 2);
+    for (uint32_t i = 0; i < MU_RECALL_KEYS_MAX + 2; i++) {
+        (void)snprintf(key, sizeof(key), "%u", i);
+        take(i, 1, NULL, 0);
+        hold(i, 1, key, NULL, 0);
+    }
+    p = plan();
+    assert_int_equal(p.part_count, 0);
+    end(&p);
+    /* MU_RECALL_RANKS_MAX: of more ranks, none fetches. */
+    begin(257);
+    for (uint32_t i = 0; i < 257; i++) {
+        take(i, 4096, NULL, 0);
+        HOLD(i, shard(3, 20, 0, 257 * 4096));
+    }
+    p = plan();
+    assert_true((uint64_t)257 * 4096 > MU_RECALL_RANKS_MAX && !p.answer.found);
+    end(&p);
+    for (long i = 0; i < 3; i++) {
+        begin(2);
+        TAKE(0, 1, shard(3, 20, 0, 2));
+        take(1, 1, NULL, 0);
+        HOLD(0, shard(3, 20, 1, 2));
+        hold(1, 1, "", NULL, 0);
+        failheap_arm(i);
+        assert_int_equal(mu_recall_plan(&recall, 1, &p), MUSTER_ENOMEM);
+        failheap_disarm();
+        mu_recall_fini(&recall);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +443,12 @@ int main(void)
         cmocka_unit_test(test_recall_needs_all_reports),
         cmocka_unit_test(test_recall_era_has_an_end),
         cmocka_unit_test(test_recall_has_limits),
+        cmocka_unit_test(test_recall_plan_fetches_what_is_lost),
+        cmocka_unit_test(test_recall_plan_of_what_is_in_place),
+        cmocka_unit_test(test_recall_plan_does_not_mix_attempts),
+        cmocka_unit_test(test_recall_plan_of_a_replicated_version),
+        cmocka_unit_test(test_recall_plan_names_keys),
+        cmocka_unit_test(test_recall_plan_has_limits),
     };
 
     return cmocka_run_group_tests_name("recall", tests, NULL, NULL);
