@@ -496,6 +496,7 @@ static struct mu_agent_service_config make_config(struct run_options *o)
     c.argv = (const char *const *)o->argv.items;
     c.keeps = o->keep_memory != NULL;
     c.keep_bytes = o->keep_bytes;
+    c.keep_copies = (uint32_t)o->keep_copies;
     c.zygote = o->zygote.count == 0 ? NULL : (const char *const *)o->zygote.items;
     c.inherited = (const char *const *)environ;
     c.role = o->role;

@@ -68,6 +68,7 @@ struct run_options {
     const char *warm; /* modules, or NULL */
     const char *hang, *hang_action, *health, *stragglers, *flight_recorder, *progress_regex;
     const char *keep_memory; /* or NULL */
+    uint64_t keep_copies;
     bool keep_trying;
     const char *http;
     struct cli_log_options log;

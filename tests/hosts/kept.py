@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""States that agents keep, between hosts, with a token: three nodes with two workers each, which keep a
+"""States that agents keep, between hosts, with a token and without copies on other nodes
+(kept_copies.py has those): three nodes with two workers each, which keep a
 shard every step. Workers are killed at any moment, one or several at once; agents, one and two of
 them; a node comes back without --keep-memory. After each, all ranks begin with the same version.
 
@@ -43,7 +44,7 @@ class Job:
         return host.start(
             MUSTER, "run", "--nnodes=3", "--nproc-per-node=2", "--max-restarts=10000",
             "--max-losses=10000/1h", "--rdzv-endpoint=%s:29400" % self.rig.hosts[0].name,
-            "--rdzv-conf=is_host=false", *self.token[host.name], *(options or ("--keep-memory=24M",)),
+            "--rdzv-conf=is_host=false", *self.token[host.name], *(options or ("--keep-memory=24M", "--keep-copies=0")),
             os.path.join(HERE, "kept_worker.py"), self.stop, env=ENVIRONMENT)
 
     def output(self):

@@ -44,7 +44,9 @@ def main():
                 break
             if rank == 0 and step % 5 == 0:
                 print(f"reached: round {worker.round()} step {step}", flush=True)
-            time.sleep(0.01)
+            if rank == 0 and "KEPT_PAUSE" in os.environ:
+                print(f"kept: round {worker.round()} step {step}", flush=True)
+            time.sleep(float(os.environ.get("KEPT_PAUSE", "0.01")))
         store.barrier("end", worker.world_size())
     print(f"ends: rank {rank} step {step} common {tree['common']}", flush=True)
 

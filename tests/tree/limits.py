@@ -73,7 +73,8 @@ WAIVED = {
         "rdzv_hub.c:DISTANCE_MAX request.c:TIMEOUT_S_MAX MU_AGENT_STACKS_FLIGHT_MS_MAX",
     "how often we try before we say that it failed: our own work, not what others send":
         "MU_RDZV_BOOTSTRAP_ROUNDS_MAX rref_user.c:UNKNOWN_MAX failure.c:TRIES_MAX route.c:AUTHS_MAX "
-        "etcd.c:SESSIONS_MAX etcd_op.c:CONFLICTS_MAX loader.c:RESTARTS_MAX relay.c:FAILURES_MAX",
+        "etcd.c:SESSIONS_MAX etcd_op.c:CONFLICTS_MAX loader.c:RESTARTS_MAX relay.c:FAILURES_MAX "
+        "kept_plan.c:TRIES_MAX",
     "what the program itself or its operator says":
         "MU_AGENT_SIGNAL_MAX MU_PROGRESS_WITNESSES_MAX MU_ETCD_ENDPOINTS_MAX MU_TLS_NAME_MAX "
         "MU_RDZV_BOOTSTRAP_PREFIX_MAX node_get.c:KEYS_MAX "

@@ -30,6 +30,7 @@ struct mu_agent_service_config mu_agent_service_config_defaults(void)
         .verdict_ms = 2000,
         .check_ms = 60000,
         .hang_action = MU_HANG_TELL,
+        .keep_copies = 1,
     };
 }
 
@@ -268,7 +269,7 @@ void mu_agent_settle(struct mu_agent_service *s)
     }
     if (s->freeing && mu_list_empty(&s->rounds) && !s->check.spawned && s->look == NULL &&
         mu_agent_warm_end(s) && mu_agent_watchdog_idle(s) && mu_agent_straggle_idle(s) &&
-        mu_agent_guards_end(s)) {
+        mu_agent_kept_idle(s) && mu_agent_guards_end(s)) {
         if (s->rdzv != NULL) {
             struct mu_rdzv_handler *rdzv = s->rdzv;
 

@@ -95,6 +95,7 @@ struct mu_agent_service_config {
     bool keeps;          /* workers get vaults to keep their state in, and load from them. false */
     uint64_t keep_bytes; /* of all vaults together; 0: half of the memory that this process
                                   may have. 0 */
+    uint32_t keep_copies;      /* of what this node's workers keep, on so many other nodes. 1 */
     const char *const *zygote; /* NULL, or the command of a process that keeps standbys of workers
                                    ready (core/child.h) */
 };

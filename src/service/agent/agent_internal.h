@@ -8,7 +8,8 @@
  *     check.c     the command that decides whether this node may join
  *     failure.c   the first failure: publishing and reading it
  *     watchdog.c  whether our workers stand still; hang.c: what other agents say of theirs
- *     kept.c      vaults, in which workers keep their state, and which version is loaded
+ *     kept.c      vaults, in which workers keep their state, and which version is loaded; see
+ *                 kept_internal.h for copies of them on other nodes
  *     step.c      steps of training, as workers report them
  *     straggle.c  who keeps the other ranks waiting
  *     stacks.c    answers who asks what the workers are doing; stacks_ask.c asks
@@ -23,7 +24,7 @@
 #define MU_AGENT_SERVICE_INTERNAL_H
 
 #include "codec/stacks/answer.h"
-#include "codec/state/kept.h"
+#include "proto/state/recall.h"
 #include "service/agent/agent.h"
 #include "service/agent/health.h"
 #include "service/agent/straggle.h"
@@ -75,16 +76,27 @@ struct mu_agent_kept_op {
     bool busy;
     bool reported; /* our report is in the store */
     size_t found;  /* how many whole versions our vaults have */
+    bool holds;    /* and what we hold for others: kept_plan.c */
     struct mu_buf text;
-    struct mu_span key;
-    struct mu_span value;
-    struct mu_span *keys; /* of all reports; or NULL */
+    struct mu_buf holding; /* and later, the plan */
+    struct mu_span pair[2];
+    struct mu_span values[2];
+    struct mu_span *keys; /* of all nodes; NULL: `pair` */
     char name[32];
-    uint32_t missing; /* nodes that keep nothing, as far as node 0 knows */
+    char second[48];
+    struct mu_recall recall; /* of node 0 */
+    uint32_t missing;        /* nodes that keep nothing, as far as node 0 knows */
     struct mu_kept_answer decided;
     uint8_t answer_bytes[MU_KEPT_ANSWER_LEN];
     bool has_answer; /* else workers get no vaults */
     struct mu_kept_answer answer;
+
+    bool has_plan; /* all nodes make copies */
+    struct mu_kept_plan plan;
+    unsigned tries; /* how many plans could not be carried out */
+    bool fetch_failed;
+    bool fetched;                         /* all that we had to fetch is there */
+    uint32_t sources[MU_KEPT_COPIES_MAX]; /* nodes whose states we copy */
 };
 
 /* One assignment and what belongs to it. It outlives its round: closing takes several turns. */
@@ -209,6 +221,7 @@ struct mu_agent_kept {
     uint64_t bytes;             /* of each */
     struct mu_kept_head *heads; /* as they were before the round; it counts if `whole` */
     bool *whole;
+    struct mu_agent_copies *copies; /* for other nodes; NULL: none */
 };
 
 /* A fact that came while another one was being handled. */
@@ -349,6 +362,13 @@ bool mu_agent_kept_report(struct mu_agent_round *r);
 /** Ranks are exchanged: mu_agent_round_decided() follows, perhaps at once, or the round is not
  * ready. */
 void mu_agent_kept_decide(struct mu_agent_round *r);
+/** The workers of the round start: copies of what they keep are made from now on. */
+void mu_agent_kept_run(struct mu_agent_round *r);
+/** The round closes. */
+void mu_agent_kept_close(struct mu_agent_round *r);
+/** Ends copies and what gives them to others; true: nothing of it is left. Otherwise
+ * mu_agent_settle() follows. */
+bool mu_agent_kept_idle(struct mu_agent_service *s);
 /** What a worker gets. False: nothing. */
 bool mu_agent_kept_give(const struct mu_agent_service *s, uint32_t local_rank,
                         const struct mu_vault *vaults[MU_CHILD_VAULTS_MAX],

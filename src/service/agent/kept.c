@@ -10,11 +10,10 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "proto/state/recall.h"
-#include "service/agent/agent_internal.h"
+#include "service/agent/kept_internal.h"
 
 #define REPORT_KEY "muster/kept/"
-#define ANSWER_KEY "muster/kept/answer"
+#define ANSWER_KEY MU_AGENT_KEPT_ANSWER_KEY
 #define PAGE       ((uint64_t)4096)
 #define BYTES_MIN  (64 * PAGE) /* of a vault; the description of a state takes 70 KiB */
 
@@ -30,8 +29,11 @@ static uint32_t vault_count(const struct mu_agent_service *s)
     return s->config.policy.workers * MU_KEPT_VAULTS;
 }
 
-static void drop_vaults(struct mu_agent_kept *k)
+static void drop_vaults(struct mu_agent_service *s)
 {
+    struct mu_agent_kept *k = &s->kept;
+
+    mu_agent_copies_fini(s);
     while (k->made > 0) {
         k->made--;
         k->source->drop(&k->vaults[k->made]);
@@ -61,6 +63,24 @@ static int make_vaults(struct mu_agent_service *s, uint64_t bytes)
     return err;
 }
 
+static void say_start(struct mu_agent_service *s)
+{
+    const struct mu_agent_kept *k = &s->kept;
+    char copies[120] = "";
+
+    if (k->copies != NULL) {
+        (void)snprintf(copies, sizeof(copies),
+                       "; what they do not need of it is for copies of those of %" PRIu32
+                       " other node%s (--keep-copies)",
+                       k->copies->wanted, k->copies->wanted == 1 ? "" : "s");
+    }
+    mu_agent_log(s,
+                 "keeps states of up to %" PRIu64 " MiB for each of %" PRIu32
+                 " workers, in %" PRIu64 " MiB of memory at most (--keep-memory)%s",
+                 k->bytes >> 20, s->config.policy.workers, (k->bytes * vault_count(s)) >> 20,
+                 copies);
+}
+
 /* An agent that cannot keep states says so and goes on: the job does not depend on it. */
 void mu_agent_kept_start(struct mu_agent_service *s)
 {
@@ -87,21 +107,21 @@ void mu_agent_kept_start(struct mu_agent_service *s)
     }
     err = make_vaults(s, bytes);
     if (err != 0) {
-        drop_vaults(k);
+        drop_vaults(s);
         mu_agent_log(s, "keeps no states: their memory could not be made: %s",
                      muster_strerror(err));
         return;
     }
     k->bytes = bytes;
-    mu_agent_log(s,
-                 "keeps states of up to %" PRIu64 " MiB for each of %" PRIu32
-                 " workers, in %" PRIu64 " MiB of memory at most (--keep-memory)",
-                 bytes >> 20, s->config.policy.workers, (bytes * vault_count(s)) >> 20);
+    if (s->config.keep_copies != 0) {
+        mu_agent_copies_start(s);
+    }
+    say_start(s);
 }
 
 void mu_agent_kept_fini(struct mu_agent_service *s)
 {
-    drop_vaults(&s->kept);
+    drop_vaults(s);
 }
 
 /* A worker may have written anything. */
@@ -122,30 +142,37 @@ static size_t look(struct mu_agent_service *s)
 
 /* --- operations ------------------------------------------------------------------------------- */
 
-static void submit(struct mu_agent_round *r, enum mu_store_verb verb, size_t keys, size_t values,
-                   void (*done)(struct mu_store_op *op))
+void mu_agent_kept_submit(struct mu_agent_round *r, enum mu_store_verb verb, size_t keys,
+                          size_t values, uint32_t timeout_ms, void (*done)(struct mu_store_op *op))
 {
     struct mu_agent_kept_op *k = &r->kept;
 
     k->busy = true;
     k->op = (struct mu_store_op){
         .request = {.verb = verb,
-                    .keys = keys == 1 ? &k->key : k->keys,
+                    .keys = k->keys != NULL ? k->keys : k->pair,
                     .key_count = keys,
-                    .values = values == 0 ? NULL : &k->value,
+                    .values = values == 0 ? NULL : k->values,
                     .value_count = values},
-        .timeout_ms = r->s->config.store_ms,
+        .timeout_ms = timeout_ms,
         .done = done,
     };
     mu_store_submit(r->stores.store, &k->op);
 }
 
-/* Whether the round goes on after an operation. If not, it ends or was told why. */
-static bool goes_on(struct mu_agent_round *r)
+static void submit(struct mu_agent_round *r, enum mu_store_verb verb, size_t keys, size_t values,
+                   void (*done)(struct mu_store_op *op))
+{
+    mu_agent_kept_submit(r, verb, keys, values, r->s->config.store_ms, done);
+}
+
+bool mu_agent_kept_goes_on(struct mu_agent_round *r)
 {
     struct mu_errmsg msg;
 
     r->kept.busy = false;
+    mu_free(r->kept.keys);
+    r->kept.keys = NULL;
     if (r->closing) {
         mu_agent_round_settle(r);
         return false;
@@ -164,7 +191,7 @@ static void set_key(struct mu_agent_round *r, uint32_t rank)
 {
     int len = snprintf(r->kept.name, sizeof(r->kept.name), REPORT_KEY "%" PRIu32, rank);
 
-    r->kept.key = mu_span(r->kept.name, (size_t)len);
+    r->kept.pair[0] = mu_span(r->kept.name, (size_t)len);
 }
 
 /* --- before the exchange ---------------------------------------------------------------------- */
@@ -173,7 +200,7 @@ static void on_reported(struct mu_store_op *op)
 {
     struct mu_agent_round *r = round_of(op);
 
-    if (goes_on(r)) {
+    if (mu_agent_kept_goes_on(r)) {
         r->kept.reported = true;
         mu_agent_round_begin(r);
     }
@@ -209,14 +236,54 @@ bool mu_agent_kept_report(struct mu_agent_round *r)
         return false; /* as if we kept nothing */
     }
     set_key(r, r->rank);
-    r->kept.value = mu_buf_span(&r->kept.text);
-    submit(r, MU_STORE_SET, 1, 1, on_reported);
+    r->kept.values[0] = mu_buf_span(&r->kept.text);
+    if (mu_agent_plan_report(r)) {
+        submit(r, MU_STORE_MULTI_SET, 2, 2, on_reported);
+    } else {
+        submit(r, MU_STORE_SET, 1, 1, on_reported);
+    }
     return true;
 }
 
 /* --- after it --------------------------------------------------------------------------------- */
 
-static void take_answer(struct mu_agent_round *r, const struct mu_kept_answer *answer)
+/* Where a rank finds the version that is loaded: in a vault of its place, or another's, or
+ * in what we have of other nodes. */
+static const struct mu_vault *find_source(const struct mu_agent_service *s,
+                                          const struct mu_kept_answer *answer, uint32_t rank,
+                                          uint32_t local_rank)
+{
+    const struct mu_agent_kept *k = &s->kept;
+
+    for (uint32_t n = 0; n < k->made; n++) {
+        uint32_t i = (local_rank * MU_KEPT_VAULTS + n) % k->made;
+        const struct mu_kept_head *h = &k->heads[i];
+
+        if (k->whole[i] && mu_kept_version_cmp(&h->version, &answer->version) == 0 &&
+            h->replicated == answer->replicated && (h->replicated || h->rank == rank)) {
+            return &k->vaults[i];
+        }
+    }
+    if (k->copies != NULL) {
+        const struct mu_vault *v = mu_agent_fetches_find(k->copies, answer, rank);
+
+        return v != NULL ? v : mu_agent_copiers_find(k->copies, answer, rank);
+    }
+    return NULL;
+}
+
+/* Whether what was decided on is here for each of our workers, as we have reported. */
+static bool is_here(const struct mu_agent_round *r)
+{
+    for (uint32_t i = 0; r->kept.answer.found && i < r->s->config.policy.workers; i++) {
+        if (find_source(r->s, &r->kept.answer, r->ranks.base + i, i) == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void mu_agent_kept_settled(struct mu_agent_round *r, const struct mu_kept_answer *answer)
 {
     if (answer->found) {
         mu_agent_log(r->s,
@@ -231,28 +298,33 @@ static void take_answer(struct mu_agent_round *r, const struct mu_kept_answer *a
     }
     r->kept.answer = *answer;
     r->kept.has_answer = true;
-    mu_agent_round_decided(r);
+    if (is_here(r)) {
+        mu_agent_round_decided(r);
+    } else {
+        mu_agent_round_not_ready(r, MUSTER_ENOENT,
+                                 "kept states: this node no longer has what it had reported");
+    }
 }
 
 static void on_answer_written(struct mu_store_op *op)
 {
     struct mu_agent_round *r = round_of(op);
 
-    if (goes_on(r)) {
-        take_answer(r, &r->kept.decided);
+    if (mu_agent_kept_goes_on(r)) {
+        mu_agent_kept_settled(r, &r->kept.decided);
     }
 }
 
-static void write_answer(struct mu_agent_round *r, struct mu_recall *recall)
+void mu_agent_kept_answer(struct mu_agent_round *r)
 {
     uint64_t nonce;
 
     mu_env_entropy(r->s->env, &nonce, sizeof(nonce));
-    r->kept.missing = mu_recall_missing(recall);
-    mu_recall_decide(recall, nonce, &r->kept.decided);
+    r->kept.missing = mu_recall_missing(&r->kept.recall);
+    mu_recall_decide(&r->kept.recall, nonce, &r->kept.decided);
     mu_kept_answer_encode(&r->kept.decided, r->kept.answer_bytes);
-    r->kept.key = mu_span_str(ANSWER_KEY);
-    r->kept.value = mu_span(r->kept.answer_bytes, sizeof(r->kept.answer_bytes));
+    r->kept.pair[0] = mu_span_str(ANSWER_KEY);
+    r->kept.values[0] = mu_span(r->kept.answer_bytes, sizeof(r->kept.answer_bytes));
     submit(r, MU_STORE_SET, 1, 1, on_answer_written);
 }
 
@@ -271,29 +343,29 @@ static int take_report(struct mu_recall *recall, uint32_t node, struct mu_span b
 /* `values` are the reports of all nodes, or, if some have none, only ours. */
 static void decide(struct mu_agent_round *r, const struct mu_span *values, size_t count)
 {
-    struct mu_recall recall;
     struct mu_errmsg msg;
     uint32_t node = 0;
-    int err = mu_recall_init(&recall, r->world);
+    int err = mu_recall_init(&r->kept.recall, r->world);
 
     for (; err == 0 && node < count; node++) {
-        err = take_report(&recall, node, values[node]);
+        err = take_report(&r->kept.recall, node, values[node]);
     }
-    if (err == 0) {
-        write_answer(r, &recall);
-    } else {
+    if (err != 0) {
         (void)mu_err(&msg, err, "kept states: what node %" PRIu32 " reports: %s",
                      node == 0 ? 0 : node - 1, muster_strerror(err));
         mu_agent_round_not_ready(r, err, msg.text);
+    } else if (r->kept.holds && count == r->world) {
+        mu_agent_plan_begin(r);
+    } else {
+        mu_agent_kept_answer(r);
     }
-    mu_recall_fini(&recall);
 }
 
 static void on_reports(struct mu_store_op *op)
 {
     struct mu_agent_round *r = round_of(op);
 
-    if (goes_on(r)) {
+    if (mu_agent_kept_goes_on(r)) {
         decide(r, op->reply.values, op->reply.value_count == r->world ? r->world : 0);
     }
 }
@@ -303,14 +375,16 @@ static void on_all_looked(struct mu_store_op *op)
     struct mu_agent_round *r = round_of(op);
     struct mu_span own;
 
-    if (!goes_on(r)) {
+    if (!mu_agent_kept_goes_on(r)) {
         return;
     }
-    if (op->reply.number != 0) {
-        submit(r, MU_STORE_MULTI_GET, r->world, 0, on_reports);
-    } else {
+    if (op->reply.number == 0) {
         own = mu_buf_span(&r->kept.text);
         decide(r, &own, 1);
+    } else if (mu_agent_kept_keys(r, REPORT_KEY, NULL, r->world) != 0) {
+        mu_agent_round_not_ready(r, MUSTER_ENOMEM, "out of memory");
+    } else {
+        submit(r, MU_STORE_MULTI_GET, r->world, 0, on_reports);
     }
 }
 
@@ -318,12 +392,17 @@ static void on_answer(struct mu_store_op *op)
 {
     struct mu_agent_round *r = round_of(op);
     struct mu_kept_answer answer;
+    struct mu_kept_plan plan;
+    struct mu_span text;
 
-    if (!goes_on(r)) {
+    if (!mu_agent_kept_goes_on(r)) {
         return;
     }
-    if (op->reply.value_count == 1 && mu_kept_answer_decode(op->reply.values[0], &answer) == 0) {
-        take_answer(r, &answer);
+    text = op->reply.value_count == 1 ? op->reply.values[0] : (struct mu_span){0};
+    if (mu_kept_answer_decode(text, &answer) == 0) {
+        mu_agent_kept_settled(r, &answer);
+    } else if (r->kept.holds && mu_kept_plan_decode(text, &plan) == 0) {
+        mu_agent_plan_take(r, &plan);
     } else {
         mu_agent_round_not_ready(
             r, MUSTER_EPROTO, "kept states: node 0 has answered something that is not an answer");
@@ -334,11 +413,11 @@ static void on_first_looked(struct mu_store_op *op)
 {
     struct mu_agent_round *r = round_of(op);
 
-    if (!goes_on(r)) {
+    if (!mu_agent_kept_goes_on(r)) {
         return;
     }
     if (op->reply.number != 0) {
-        r->kept.key = mu_span_str(ANSWER_KEY);
+        r->kept.pair[0] = mu_span_str(ANSWER_KEY);
         submit(r, MU_STORE_GET, 1, 0, on_answer); /* it is written, or is about to be */
     } else {
         mu_agent_log(r->s,
@@ -349,19 +428,23 @@ static void on_first_looked(struct mu_store_op *op)
     }
 }
 
-/* The keys of all reports, in one block of memory with their spans. */
-static int make_keys(struct mu_agent_round *r)
+/* In one block of memory with their spans. */
+int mu_agent_kept_keys(struct mu_agent_round *r, const char *prefix, const uint32_t *nodes,
+                       size_t count)
 {
-    size_t cap = sizeof(REPORT_KEY) + 10;
+    size_t cap = strlen(prefix) + 11;
     char *text;
 
-    r->kept.keys = mu_malloc((size_t)r->world * (sizeof(*r->kept.keys) + cap));
+    mu_free(r->kept.keys);
+    r->kept.keys = mu_malloc(count * (sizeof(*r->kept.keys) + cap) + 1);
     if (r->kept.keys == NULL) {
         return MUSTER_ENOMEM;
     }
-    text = (char *)(r->kept.keys + r->world);
-    for (uint32_t i = 0; i < r->world; i++, text += cap) {
-        r->kept.keys[i] = mu_span(text, (size_t)snprintf(text, cap, REPORT_KEY "%" PRIu32, i));
+    text = (char *)(r->kept.keys + count);
+    for (size_t i = 0; i < count; i++, text += cap) {
+        uint32_t node = nodes == NULL ? (uint32_t)i : nodes[i];
+
+        r->kept.keys[i] = mu_span(text, (size_t)snprintf(text, cap, "%s%" PRIu32, prefix, node));
     }
     return 0;
 }
@@ -373,10 +456,9 @@ void mu_agent_kept_decide(struct mu_agent_round *r)
     } else if (r->rank != 0) {
         set_key(r, 0);
         submit(r, MU_STORE_CHECK, 1, 0, on_first_looked);
-    } else if (make_keys(r) != 0) {
+    } else if (mu_agent_kept_keys(r, REPORT_KEY, NULL, r->world) != 0) {
         mu_agent_round_not_ready(r, MUSTER_ENOMEM, "out of memory");
     } else {
-        r->kept.key = r->kept.keys[0];
         submit(r, MU_STORE_CHECK, r->world, 0, on_all_looked);
     }
 }
@@ -384,34 +466,19 @@ void mu_agent_kept_decide(struct mu_agent_round *r)
 void mu_agent_kept_op_init(struct mu_agent_round *r)
 {
     mu_buf_init(&r->kept.text, MU_KEPT_REPORT_BYTES_MAX);
+    mu_buf_init(&r->kept.holding, MU_KEPT_PLAN_BYTES_MAX);
 }
 
 void mu_agent_kept_op_fini(struct mu_agent_kept_op *k)
 {
     mu_buf_fini(&k->text);
+    mu_buf_fini(&k->holding);
+    mu_recall_fini(&k->recall);
+    mu_kept_plan_fini(&k->plan);
     mu_free(k->keys);
 }
 
 /* --- for workers ------------------------------------------------------------------------------ */
-
-/* Where a rank finds the version that is loaded: in a vault of its place, or another's. */
-static const struct mu_vault *find_source(const struct mu_agent_service *s,
-                                          const struct mu_kept_answer *answer, uint32_t rank,
-                                          uint32_t local_rank)
-{
-    const struct mu_agent_kept *k = &s->kept;
-
-    for (uint32_t n = 0; n < k->made; n++) {
-        uint32_t i = (local_rank * MU_KEPT_VAULTS + n) % k->made;
-        const struct mu_kept_head *h = &k->heads[i];
-
-        if (k->whole[i] && mu_kept_version_cmp(&h->version, &answer->version) == 0 &&
-            h->replicated == answer->replicated && (h->replicated || h->rank == rank)) {
-            return &k->vaults[i];
-        }
-    }
-    return NULL;
-}
 
 bool mu_agent_kept_give(const struct mu_agent_service *s, uint32_t local_rank,
                         const struct mu_vault *vaults[MU_CHILD_VAULTS_MAX],

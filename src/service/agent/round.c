@@ -197,9 +197,7 @@ void mu_agent_round_close(struct mu_agent_round *r)
     if (r->pace.busy) {
         mu_store_cancel(&r->pace.op);
     }
-    if (r->kept.busy) {
-        mu_store_cancel(&r->kept.op);
-    }
+    mu_agent_kept_close(r);
     mu_agent_stacks_close(r);
     mu_agent_round_settle(r);
 }
@@ -220,6 +218,7 @@ static void maybe_ready(struct mu_agent_round *r)
 {
     if (r->has_ranks && r->has_kept && r->has_master && !r->closing && r->s->round == r) {
         mu_agent_stacks_start(r);
+        mu_agent_kept_run(r);
         mu_agent_tell(r->s, (struct mu_agent_event){
                                 .type = MU_AGENT_READY, .round = r->number, .base = r->ranks.base});
     }
