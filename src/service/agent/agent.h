@@ -91,11 +91,11 @@ struct mu_agent_service_config {
     bool marked;        /* mu_agent_service_mark() is called: other output is not progress. false */
     const char *flight; /* NULL, or the beginning of the paths at which the flight recorders of
                            workers listen, and to which they write */
-    bool flight_renamed; /* their PyTorch has later names for the variables. false */
-    bool keeps;          /* workers get vaults to keep their state in, and load from them. false */
-    uint64_t keep_bytes; /* of all vaults together; 0: half of the memory that this process
+    bool flight_renamed;  /* their PyTorch has later names for the variables. false */
+    bool keeps;           /* workers get vaults to keep their state in, and load from them. false */
+    uint64_t keep_bytes;  /* of all vaults together; 0: half of the memory that this process
                                   may have. 0 */
-    uint32_t keep_copies;      /* of what this node's workers keep, on so many other nodes. 1 */
+    uint32_t keep_copies; /* of what this node's workers keep, on so many other nodes. 1 */
     const char *const *zygote; /* NULL, or the command of a process that keeps standbys of workers
                                    ready (core/child.h) */
 };
