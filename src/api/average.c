@@ -478,20 +478,21 @@ static void unclaim(muster_average *v)
     (void)pthread_mutex_unlock(&v->lock);
 }
 
-static int check_values(const muster_average *v)
+static int check_values(const muster_average *v, double weight)
 {
     struct mu_errmsg msg;
     struct mu_span name;
     size_t at;
 
-    if (mu_averager_is_finite(&v->layout, v->data, &at)) {
+    if (mu_averager_can_add(&v->layout, v->data, weight, &at)) {
         return 0;
     }
     name = mu_layout_name(&v->layout, at);
-    (void)mu_err(&msg, MUSTER_EINVAL,
-                 "the tensor %.*s has a value that is not finite, which would spoil the average of "
-                 "all members",
-                 (int)(name.len < 100 ? name.len : 100), (const char *)name.data);
+    (void)mu_err(
+        &msg, MUSTER_EINVAL,
+        "the tensor %.*s has a value that is not finite, or too large to be added with its "
+        "weight, which would spoil the average of all members",
+        (int)(name.len < 100 ? name.len : 100), (const char *)name.data);
     return mu_api_error(MUSTER_EINVAL, msg.text);
 }
 
@@ -512,7 +513,7 @@ static int begin(muster_average *v, const struct muster_average_request *r)
         return mu_api_error(
             MUSTER_EBUSY, "a step is under way, or muster_average_end() has not taken its result");
     }
-    err = check_values(v);
+    err = check_values(v, r->weight);
     if (err != 0) {
         unclaim(v);
         return err;

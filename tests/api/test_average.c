@@ -336,6 +336,9 @@ static void test_average_refuses_values_that_are_not_finite(void **state)
     members[0].b[5] = NAN;
     assert_int_equal(muster_average_step(members[0].average, 1, 1000, NULL), MUSTER_EINVAL);
     assert_non_null(strstr(muster_errmsg(), "tensor b"));
+    members[0].b[5] = 1e36F;
+    assert_int_equal(muster_average_step(members[0].average, 1, 1000, NULL), MUSTER_EINVAL);
+    assert_non_null(strstr(muster_errmsg(), "too large"));
     members[0].b[5] = 0;
     assert_int_equal(muster_average_step(members[0].average, -1, 1000, NULL), MUSTER_EINVAL);
     assert_int_equal(muster_average_step(members[0].average, (double)NAN, 1000, NULL),

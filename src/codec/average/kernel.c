@@ -3,6 +3,8 @@
 #include "codec/bin/half.h"
 #include "core/assert.h"
 
+#define BLOCK 256 /* values that are tried at once, in the first cache */
+
 /* Values lie at any address; a copy of fixed size is one load, which the loops below need to be
  * vectorised. */
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -208,4 +210,46 @@ bool mu_avg_finite(enum mu_dtype dtype, const uint8_t *values, size_t count)
         return finite_f32(values, count);
     }
     return finite_16(values, count, dtype == MU_DTYPE_BF16 ? 0x7f80 : 0x7c00);
+}
+
+bool mu_avg_can_add(enum mu_dtype dtype, const uint8_t *values, size_t count, double weight)
+{
+    double most = weight > 1 ? MU_AVG_TERM_MAX / weight : MU_AVG_TERM_MAX;
+    size_t size = mu_dtype_bits(dtype) / 8;
+    float block[BLOCK];
+    float worst = 0;
+
+    if (!mu_avg_finite(dtype, values, count)) {
+        return false;
+    }
+    for (size_t at = 0; at < count; at += BLOCK) {
+        size_t n = count - at < BLOCK ? count - at : BLOCK;
+
+        mu_avg_load(block, dtype, values + at * size, n);
+        for (size_t i = 0; i < n; i++) {
+            float x = block[i] < 0 ? -block[i] : block[i];
+
+            worst = x > worst ? x : worst;
+        }
+    }
+    return (double)worst <= most;
+}
+
+bool mu_avg_can_apply(enum mu_dtype dtype, const uint8_t *values, const uint8_t *delta,
+                      size_t count, double alpha)
+{
+    size_t size = mu_dtype_bits(dtype) / 8;
+    size_t delta_size = mu_dtype_bits(mu_avg_delta_dtype(dtype)) / 8;
+    uint8_t block[BLOCK * sizeof(double)];
+
+    for (size_t at = 0; at < count; at += BLOCK) {
+        size_t n = count - at < BLOCK ? count - at : BLOCK;
+
+        memcpy(block, values + at * size, n * size);
+        mu_avg_apply(dtype, block, delta + at * delta_size, n, alpha);
+        if (!mu_avg_finite(dtype, block, n)) {
+            return false;
+        }
+    }
+    return true;
 }

@@ -21,6 +21,8 @@
 
 #include "codec/bin/tensor.h"
 
+#define MU_AVG_TERM_MAX 0x1p119 /* of a sum; 2^8 of them are less than the largest float */
+
 /** sum[i] += weight * values[i]; of float64, with products and sums in float64, rounded at the end
  * of each addition. */
 void mu_avg_add(float *sum, enum mu_dtype dtype, const uint8_t *values, size_t count,
@@ -36,6 +38,12 @@ static inline enum mu_dtype mu_avg_delta_dtype(enum mu_dtype dtype)
  * have the same size of elements. */
 void mu_avg_delta(uint8_t *out, const float *average, enum mu_dtype dtype, const uint8_t *values,
                   size_t count);
+/** Whether all values are finite, and so small that the sum of MU_AVG_MEMBERS_MAX such members is
+ * finite: a value, also times `weight`, is at most MU_AVG_TERM_MAX. */
+bool mu_avg_can_add(enum mu_dtype dtype, const uint8_t *values, size_t count, double weight);
+/** Whether all values are finite after mu_avg_apply(). */
+bool mu_avg_can_apply(enum mu_dtype dtype, const uint8_t *values, const uint8_t *delta,
+                      size_t count, double alpha);
 /** values[i] += alpha * delta[i]; the delta has mu_avg_delta_dtype(dtype). */
 void mu_avg_apply(enum mu_dtype dtype, uint8_t *values, const uint8_t *delta, size_t count,
                   double alpha);

@@ -145,7 +145,9 @@ int mu_reduce_result(struct mu_reduce *r, struct mu_now now, uint32_t member,
     } else if (m->results == m->sent + m->sending) {
         cut(r, member, "it answered a part before it was sent");
     } else if (!good || data->elements != d->parts[part].elements) {
-        cut(r, member, "its result cannot be read, or has another length than our part");
+        cut(r, member,
+            "its result cannot be read, is not finite with our values, or has another length than "
+            "our part");
     } else {
         *ret_part = part;
         m->results++;
@@ -212,7 +214,8 @@ static bool is_sound(struct mu_reduce *r, uint32_t member, const struct mu_avg_d
         why = "it sent something else than a part";
     } else if (!good ||
                data->elements != d->parts[d->first[r->config.position] + m->delivered].elements) {
-        why = "a part of it cannot be read, is not finite, or has a wrong length";
+        why = "a part of it cannot be read, is not finite or too large to be added, or has a wrong "
+              "length";
     } else if (!(data->weight >= 0 && data->weight <= MU_AVG_WEIGHT_MAX) ||
                (m->weighed && m->weight != data->weight)) {
         why = "its weight cannot be, or has changed";

@@ -34,11 +34,12 @@ struct mu_averager_config mu_averager_config_defaults(void)
     };
 }
 
-bool mu_averager_is_finite(const struct mu_layout *layout, uint8_t *const *data, size_t *ret_tensor)
+bool mu_averager_can_add(const struct mu_layout *layout, uint8_t *const *data, double weight,
+                         size_t *ret_tensor)
 {
     for (size_t i = 0; i < layout->count; i++) {
-        if (!mu_avg_finite(layout->tensors[i].dtype, data[i],
-                           (size_t)mu_layout_elements(layout, i))) {
+        if (!mu_avg_can_add(layout->tensors[i].dtype, data[i],
+                            (size_t)mu_layout_elements(layout, i), weight)) {
             *ret_tensor = i;
             return false;
         }

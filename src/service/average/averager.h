@@ -149,10 +149,10 @@ void mu_averager_cancel(struct mu_averager *a);
 void mu_averager_look(const struct mu_averager *a, struct mu_averager_look *ret);
 /** Who we are. */
 const struct mu_peer_id *mu_averager_self(const struct mu_averager *a);
-/** Whether all values are finite: others ban members that send others. From any thread between
- * steps; `*ret_tensor` is the first that has one that is not. */
-bool mu_averager_is_finite(const struct mu_layout *layout, uint8_t *const *data,
-                           size_t *ret_tensor);
+/** Whether all values can be added with their weight (mu_avg_can_add()): others ban members that
+ * send others. From any thread between steps; `*ret_tensor` is the first with one that cannot. */
+bool mu_averager_can_add(const struct mu_layout *layout, uint8_t *const *data, double weight,
+                         size_t *ret_tensor);
 /** A sentence about a code that a leader answers. */
 const char *mu_averager_refusal(enum mu_avg_code code);
 

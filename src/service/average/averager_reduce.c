@@ -328,8 +328,11 @@ static void on_result(struct mu_peer_items *items, struct mu_span message)
 
         mu_buf_reset(&r->scratch);
         good = mu_buf_reserve(&r->scratch, len) == 0 &&
-               mu_avg_data_values(&data,
-                                  (struct mu_space){mu_averager_room(&r->scratch, len), len}) == 0;
+               mu_avg_data_values(
+                   &data, (struct mu_space){mu_averager_room(&r->scratch, len), len}) == 0 &&
+               mu_avg_can_apply(r->vector.tensors[d->parts[due].tensor].dtype,
+                                own_values(r, &d->parts[due]), mu_buf_span(&r->scratch).data,
+                                (size_t)d->parts[due].elements, 1);
     }
     if (mu_reduce_result(&r->reduce, mu_env_now(a->env), o->member, &data, good, &part) == 1) {
         const struct mu_avg_part *p = &d->parts[part];
@@ -521,26 +524,41 @@ static void apply_own(struct mu_averager *a, const struct mu_avg_part *p, const 
     enum mu_dtype dtype = r->vector.tensors[p->tensor].dtype;
     size_t len = (size_t)p->elements * mu_dtype_bits(mu_avg_delta_dtype(dtype)) / 8;
     uint8_t *own = own_values(r, p);
+    uint8_t *delta;
 
     r->parts_done++;
     mu_buf_reset(&r->scratch);
     if (average == NULL || mu_buf_reserve(&r->scratch, len) != 0) {
         return;
     }
-    mu_avg_delta(mu_averager_room(&r->scratch, len), average, dtype, own, (size_t)p->elements);
-    mu_avg_apply(dtype, own, mu_buf_span(&r->scratch).data, (size_t)p->elements, 1);
+    delta = mu_averager_room(&r->scratch, len);
+    mu_avg_delta(delta, average, dtype, own, (size_t)p->elements);
+    if (mu_avg_can_apply(dtype, own, delta, (size_t)p->elements, 1)) {
+        mu_avg_apply(dtype, own, delta, (size_t)p->elements, 1);
+    }
+}
+
+/* The average of a part of ours; NULL: there is none, because all weights are zero, or are as
+ * floats. */
+static const float *average_of(struct mu_averager_round *r, const struct mu_reduce_event *e)
+{
+    size_t n = (size_t)r->division.parts[e->part].elements;
+    float *average;
+
+    if (e->weights <= 0) {
+        return NULL;
+    }
+    average = mu_averager_sum(r, e->part);
+    mu_avg_divide(average, n, e->weights);
+    return mu_avg_finite(MU_DTYPE_F32, (const uint8_t *)average, n) ? average : NULL;
 }
 
 static void part_done(struct mu_averager *a, const struct mu_reduce_event *e)
 {
     struct mu_averager_round *r = a->round;
     const struct mu_avg_part *p = &r->division.parts[e->part];
-    float *average = NULL;
+    const float *average = average_of(r, e);
 
-    if (e->weights > 0) {
-        average = mu_averager_sum(r, e->part);
-        mu_avg_divide(average, (size_t)p->elements, e->weights);
-    }
     for (uint32_t i = 0; i < r->division.member_count; i++) {
         struct mu_averager_sender *s;
 

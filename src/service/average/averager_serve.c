@@ -159,7 +159,9 @@ static bool decode(struct mu_averager_sender *s, const struct mu_avg_data *data)
     mu_buf_reset(&s->decoded.bytes);
     return mu_buf_reserve(&s->decoded.bytes, len) == 0 &&
            mu_avg_data_values(
-               data, (struct mu_space){mu_averager_room(&s->decoded.bytes, len), len}) == 0;
+               data, (struct mu_space){mu_averager_room(&s->decoded.bytes, len), len}) == 0 &&
+           mu_avg_can_add(data->dtype, mu_buf_span(&s->decoded.bytes).data, (size_t)data->elements,
+                          data->weight);
 }
 
 /* Gives the message at hand to the machine. */

@@ -2,6 +2,8 @@
  * An averager among peers that behave badly, in the simulator: node a averages, node b asks it by
  * hand, what it likes.
  */
+#include <float.h>
+
 #include "peer_rig.h"
 
 #include "codec/average/power.h"
@@ -401,6 +403,7 @@ enum hostile {
     LEAVES,
     WRONG_LENGTH,
     NOT_FINITE,
+    TOO_LARGE, /* finite, and no sum with it is */
     CHANGED,
     TOO_MANY,
     HOSTILE_KINDS,
@@ -413,7 +416,9 @@ static void misbehave(enum hostile kind, struct mu_buf *out)
     }
     ask(&asks[1], PART,
         part_of(out, group.group_id, true, kind == WRONG_LENGTH ? 1 : 10,
-                kind == NOT_FINITE ? __builtin_nanf("") : 3));
+                kind == NOT_FINITE  ? __builtin_nanf("")
+                : kind == TOO_LARGE ? FLT_MAX
+                                    : 3));
     if (kind == LEAVES) {
         mu_sim_call(rig.node[1].proc, cancel_asks, NULL);
         asks[1].ended = 1;
