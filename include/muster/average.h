@@ -68,7 +68,8 @@ enum muster_average_mode {
 struct muster_average_config {
     size_t size;                         /* set by the defaults */
     const char *prefix;                  /* the name of what is averaged; without a dot */
-    const struct muster_tensor *tensors; /* F32, F16, BF16 or F64; at least one */
+    const struct muster_tensor *tensors; /* F32, F16, BF16 or F64; at least one; no two share
+                                            memory */
     size_t tensor_count;
     const enum muster_dtype *described; /* of each tensor, the type by which hivemind counts the
                                            values of a part: with a "TrainingStateAverager" that of

@@ -144,7 +144,8 @@ class Averager(Handle):
     """A member of hivemind's groups, or of muster's own, for some tensors.
 
     :param tensors: a tensor, a list or dict of them, or a module, whose parameters are averaged.
-        Their order, shapes and types must be those of the other members
+        Their order, shapes and types must be those of the other members. No two may share memory,
+        as tied weights do in a ``state_dict()``
     :param prefix: the name of what is averaged, the same at all members; without a dot
     :param dht: multiaddrs of nodes of the swarm's DHT; an empty list begins a new one
     :param averager: the class of the other members in Python: by default

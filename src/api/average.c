@@ -1,6 +1,7 @@
 /* The public averager. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <muster/average.h>
@@ -308,11 +309,69 @@ static const char *find_fault(muster_runtime *rt, const struct muster_average_co
     return take_wire(c, d);
 }
 
+struct extent {
+    const uint8_t *at;
+    uint64_t len;
+    size_t tensor;
+};
+
+static int compare_extents(const void *a, const void *b)
+{
+    const struct extent *x = a;
+    const struct extent *y = b;
+
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+static int refuse_overlap(const muster_average *v, size_t a, size_t b, struct mu_errmsg *msg)
+{
+    struct mu_span x = mu_layout_name(&v->layout, a < b ? a : b);
+    struct mu_span y = mu_layout_name(&v->layout, a < b ? b : a);
+
+    return mu_err(
+        msg, MUSTER_EINVAL,
+        "the tensors %.*s and %.*s share memory, which would be averaged twice: leave one "
+        "of them out",
+        (int)(x.len < 80 ? x.len : 80), (const char *)x.data, (int)(y.len < 80 ? y.len : 80),
+        (const char *)y.data);
+}
+
+/* Each value has one place: differences are added to it. */
+static int check_apart(const muster_average *v, struct mu_errmsg *msg)
+{
+    size_t n = 0;
+    int err = 0;
+    struct extent *extents = mu_calloc(v->layout.count, sizeof(*extents));
+
+    if (extents == NULL) {
+        return mu_err(msg, MUSTER_ENOMEM, "out of memory");
+    }
+    for (size_t i = 0; i < v->layout.count; i++) {
+        uint64_t bits =
+            mu_layout_elements(&v->layout, i) * mu_dtype_bits(v->layout.tensors[i].dtype);
+
+        if (bits != 0) {
+            extents[n++] = (struct extent){v->data[i], bits / 8, i};
+        }
+    }
+    if (n > 1) {
+        qsort(extents, n, sizeof(*extents), compare_extents);
+    }
+    for (size_t i = 1; err == 0 && i < n; i++) {
+        if ((uint64_t)(extents[i].at - extents[i - 1].at) < extents[i - 1].len) {
+            err = refuse_overlap(v, extents[i - 1].tensor, extents[i].tensor, msg);
+        }
+    }
+    mu_free(extents);
+    return err;
+}
+
 static int take_tensors(muster_average *v, const struct muster_average_config *c,
                         struct mu_errmsg *msg)
 {
     int err = mu_state_layout_of(c->tensors, c->tensor_count, &v->layout, &v->data, msg);
 
+    err = err != 0 ? err : check_apart(v, msg);
     if (err != 0 || c->described == NULL) {
         return err;
     }

@@ -294,6 +294,37 @@ static void test_average_refuses_what_cannot_be(void **state)
     config.part_bytes = 2;
     expect_refusal(&config, MUSTER_EINVAL, "parts of 2 bytes");
     config = config_of(0);
+}
+
+static void test_average_refuses_tensors_that_share_memory(void **state)
+{
+    uint64_t two = 2;
+    struct muster_tensor shared[] = {
+        {.name = "x",
+         .dtype = MUSTER_DTYPE_F32,
+         .rank = 1,
+         .shape = &two,
+         .data = members[0].a + 1},
+        {.name = "y",
+         .dtype = MUSTER_DTYPE_F32,
+         .rank = 1,
+         .shape = &two,
+         .data = members[0].a + 3},
+        {.name = "z", .dtype = MUSTER_DTYPE_F32, .data = members[0].a + 2},
+    };
+    struct muster_average_config config = config_of(0);
+
+    (void)state;
+    config.tensors = shared;
+    config.tensor_count = 3;
+    expect_refusal(&config, MUSTER_EINVAL, "tensors x and z share memory");
+}
+
+static void test_average_refuses_wires_and_places_that_cannot_be(void **state)
+{
+    struct muster_average_config config = config_of(0);
+
+    (void)state;
     config.encoding = "FLOAT61";
     expect_refusal(&config, MUSTER_EINVAL, "encoding");
     config = config_of(0);
@@ -562,6 +593,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_average_of_four_with_a_client, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_average_in_a_queue, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_average_refuses_what_cannot_be, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_average_refuses_tensors_that_share_memory, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_average_refuses_wires_and_places_that_cannot_be,
+                                        set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_average_refuses_values_that_are_not_finite, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_average_says_that_nobody_came, set_up, tear_down),
