@@ -114,6 +114,7 @@ struct mu_matchmaker {
     double declared; /* our time; +inf in client mode, 0 before the first */
     uint32_t follower_count;
     struct mu_avg_reply group; /* after END with status 0 */
+    struct mu_peer_id unlike;  /* who asked us last with another schema; its length 0: nobody */
     uint32_t position;         /* ours in the group */
     bool leading;              /* whether we lead it */
     /* private */

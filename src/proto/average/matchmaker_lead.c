@@ -94,6 +94,9 @@ void mu_matchmaker_asked(struct mu_matchmaker *m, struct mu_now now, uint64_t nu
     } else if (m->state == MU_MATCHMAKER_ENDED) {
         code = MU_AVG_NOT_LOOKING_FOR_GROUP;
     }
+    if (code == MU_AVG_BAD_SCHEMA_HASH) {
+        m->unlike = *peer;
+    }
     if (code == MU_AVG_ACCEPTED) {
         gather = mu_malloc(join.gather.len);
         code = gather == NULL ? MU_AVG_INTERNAL_ERROR : code;

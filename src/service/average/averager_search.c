@@ -1,4 +1,5 @@
 /* How an averager finds its group: the bucket in the DHT, its call to a leader, and calls to it. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +26,7 @@ static void on_stored(struct mu_dht_wish *wish, const struct mu_dht_op *op)
         op->status != MUSTER_ECLOSED && a->match != NULL) {
         mu_log(MUSTER_LOG_WARN, "AVERAGE-UNHEARD",
                "key=%s status=%s, so others do not know that we look for a group", a->key,
-               muster_errname(op->status));
+               op->status != 0 ? muster_errname(op->status) : "refused");
     }
     if (a->to_store && op->status != MUSTER_ECLOSED) {
         store(a);
@@ -119,6 +120,13 @@ static void note_refusal(struct mu_averager *a, enum mu_avg_code code, const cha
            mu_peer_id_format(&a->refused, peer), why);
 }
 
+/* Why somebody with another schema is in no group of ours. */
+static const char *unlike(const struct mu_averager *a)
+{
+    return a->config.native ? "its tensors, its encoding or its size of parts are not ours"
+                            : mu_averager_refusal(MU_AVG_BAD_SCHEMA_HASH);
+}
+
 static void on_reply(struct mu_peer_items *items, struct mu_span message)
 {
     struct mu_averager_ask *k = MU_CONTAINER_OF(items, struct mu_averager_ask, items);
@@ -129,9 +137,8 @@ static void on_reply(struct mu_peer_items *items, struct mu_span message)
         reply->code != MU_AVG_ACCEPTED && reply->code != MU_AVG_BEGIN_ALLREDUCE &&
         reply->code != MU_AVG_GROUP_DISBANDED) {
         note_refusal(a, reply->code,
-                     a->config.native && reply->code == MU_AVG_BAD_SCHEMA_HASH
-                         ? "its tensors, its encoding or its size of parts are not ours"
-                         : mu_averager_refusal(reply->code));
+                     reply->code == MU_AVG_BAD_SCHEMA_HASH ? unlike(a)
+                                                           : mu_averager_refusal(reply->code));
     }
     mu_free(reply);
     if (a->match != NULL) {
@@ -399,12 +406,17 @@ static void explain(struct mu_averager *a, struct mu_errmsg *msg)
     } else if (a->refused.len != 0) {
         (void)mu_err(msg, status, "%s: of the others in %.60s, %s was asked last: %s", text, a->key,
                      mu_peer_id_format(&a->refused, peer), a->refused_why);
+    } else if (a->match->unlike.len != 0) {
+        (void)mu_err(msg, status, "%s: in %.60s, %s asked to join us: %s", text, a->key,
+                     mu_peer_id_format(&a->match->unlike, peer), unlike(a));
     } else if (a->match->candidate_count == 0) {
         (void)mu_err(msg, status, "%s: nobody else looked for one in %.100s", text, a->key);
     } else {
-        (void)mu_err(msg, status, "%s: %zu others were in %.60s, and %u of at least %u came", text,
-                     a->match->candidate_count, a->key, a->match->follower_count,
-                     a->config.size_min - 1);
+        (void)mu_err(msg, status,
+                     "%s: others in %.60s: %zu; of at least %" PRIu32
+                     " that were to join us, %" PRIu32 " came",
+                     text, a->key, a->match->candidate_count, a->config.size_min - 1,
+                     a->match->follower_count);
     }
 }
 
