@@ -33,6 +33,7 @@ from .errors import InvalidArgument, MusterError, from_code
 __all__ = ["Averager", "Look", "Member", "Outer", "Result", "Round"]
 
 MODES = ("node", "client", "aux")
+FLOATS = ("F32", "F16", "BF16", "F64")
 PHASES = ("idle", "searching", "following", "reducing")
 
 
@@ -129,7 +130,7 @@ def _slots(tensors: Any) -> List[_tensors.Slot]:
         if not _tensors.is_tensor(it):
             raise TypeError(f"{name}: {type(it).__name__} is not a tensor")
         slot = _tensors.slot(it, name)
-        if slot.mark or slot.dtype.name not in ("F32", "F16", "BF16", "F64"):
+        if slot.mark or slot.dtype.name not in FLOATS:
             raise InvalidArgument(f"{name}: only floats can be averaged, not {slot.dtype.name}")
         if not slot.writable:
             raise InvalidArgument(f"{name}: it cannot be written")
@@ -163,7 +164,8 @@ class Averager(Handle):
     :param group_bits: of our first bucket, such as ``"01"``: peers meet in buckets, and go to others
         after each step, which mixes them
     :param matchmaking: how many seconds a group waits for others
-    :param request_timeout: for a leader to answer; shorter than ``matchmaking``
+    :param request_timeout: for a leader to answer; shorter than ``matchmaking``. By default 3, or
+        half of ``matchmaking`` if that is less
     :param sender_timeout: for the next part of a member; then it is left out
     :param reducer_timeout: for the next average of a member; then its share stays ours
     :param reduce_timeout: for all of it, once there is a group
@@ -217,6 +219,10 @@ class Averager(Handle):
     ) -> None:
         if mode not in MODES:
             raise InvalidArgument(f"mode must be one of {', '.join(MODES)}: not {mode!r}")
+        _runtime.check_is("through must be a muster.state.Donor", through, Donor)
+        for name in described or ():
+            if name not in FLOATS:
+                raise InvalidArgument(f"described names {', '.join(FLOATS)}: not {name!r}")
         self._slots = _slots(tensors)
         self._staged: List[Tuple[_tensors.Slot, int]] = []
         self._room: List[Any] = []
@@ -235,6 +241,8 @@ class Averager(Handle):
                                ("reduce_ms", reduce_timeout)):  # fmt: skip
             if seconds is not None:
                 setattr(config, field, _lib.milliseconds(seconds))
+        if request_timeout is None:
+            config.request_ms = min(config.request_ms, config.matchmaking_ms // 2)
         if part_bytes is not None:
             config.part_bytes = _lib.whole("part_bytes", part_bytes, 1, 2**31 - 1)
         config.power_rank = _lib.whole("power_rank", power_rank, 0, 64)

@@ -265,7 +265,8 @@ static const char *take_wire(const struct muster_average_config *c, struct open_
     if (!d->native) {
         return mu_hm_compression_parse(mu_span_str(encoding), &d->compression)
                    ? NULL
-                   : "there is no encoding of that name on hivemind's wire";
+                   : "there is no encoding of that name on hivemind's wire: it is NONE, FLOAT16, "
+                     "MEANSTD_16BIT, QUANTILE_8BIT, UNIFORM_8BIT or BLOCKWISE_8BIT";
     }
     if (c->averager != NULL) {
         return "`averager` is a class of hivemind's, which the native wire does not have";
@@ -378,9 +379,9 @@ static int take_tensors(muster_average *v, const struct muster_average_config *c
     v->told = mu_calloc(c->tensor_count, sizeof(*v->told));
     for (size_t i = 0; v->told != NULL && i < c->tensor_count; i++) {
         v->told[i] = (enum mu_dtype)c->described[i];
-        if (c->described[i] < MUSTER_DTYPE_BOOL ||
-            c->described[i] > (enum muster_dtype)MU_DTYPE_LAST) {
-            return mu_err(msg, MUSTER_EINVAL, "`described` names no type");
+        if (c->described[i] != MUSTER_DTYPE_F32 && c->described[i] != MUSTER_DTYPE_F16 &&
+            c->described[i] != MUSTER_DTYPE_BF16 && c->described[i] != MUSTER_DTYPE_F64) {
+            return mu_err(msg, MUSTER_EINVAL, "`described` names F32, F16, BF16 or F64");
         }
     }
     return v->told == NULL ? mu_err(msg, MUSTER_ENOMEM, "out of memory") : 0;

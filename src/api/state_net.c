@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "api/state_api.h"
+#include "codec/peer/multiaddr.h"
 #include "core/alloc.h"
 
 static int read_key(const char *path, uint8_t *buf, size_t cap, size_t *ret_len,
@@ -150,7 +151,15 @@ static int check_peers(const struct mu_state_net *net, const char *listen, const
                        struct mu_errmsg *msg)
 {
     const struct mu_lock_policy *policy = mu_lock_env_policy(net->rt->locked.lock);
+    struct mu_buf bytes;
+    int err;
 
+    mu_buf_init(&bytes, MU_MULTIADDR_MAX);
+    err = mu_multiaddr_parse(&bytes, listen, msg);
+    mu_buf_fini(&bytes);
+    if (err != 0) {
+        return err;
+    }
     if (net->closed || policy->insecure || !mu_state_peers_is_far(listen)) {
         return 0;
     }

@@ -286,14 +286,19 @@ static void test_average_refuses_what_cannot_be(void **state)
     expect_refusal(&config, MUSTER_EINVAL, "2 to 256");
     config = config_of(0);
     config.size_min = 3; /* more than the two that are aimed at */
-    expect_refusal(&config, MUSTER_EINVAL, "2 to 256");
+    expect_refusal(&config, MUSTER_EINVAL, "smaller than the least that is wanted, 3");
     config = config_of(0);
     config.request_ms = config.matchmaking_ms;
     expect_refusal(&config, MUSTER_EINVAL, "shorter");
     config = config_of(0);
     config.part_bytes = 2;
     expect_refusal(&config, MUSTER_EINVAL, "parts of 2 bytes");
+    config.part_bytes = (16U << 20) + 1;
+    expect_refusal(&config, MUSTER_EINVAL, "at most 16777216");
     config = config_of(0);
+    config.described =
+        (const enum muster_dtype[]){MUSTER_DTYPE_F16, MUSTER_DTYPE_I32, MUSTER_DTYPE_F16};
+    expect_refusal(&config, MUSTER_EINVAL, "F32, F16, BF16 or F64");
 }
 
 static void test_average_refuses_tensors_that_share_memory(void **state)
@@ -326,7 +331,7 @@ static void test_average_refuses_wires_and_places_that_cannot_be(void **state)
 
     (void)state;
     config.encoding = "FLOAT61";
-    expect_refusal(&config, MUSTER_EINVAL, "encoding");
+    expect_refusal(&config, MUSTER_EINVAL, "BLOCKWISE_8BIT");
     config = config_of(0);
     config.wire = "nativ";
     expect_refusal(&config, MUSTER_EINVAL, "no such wire");
@@ -356,6 +361,8 @@ static void test_average_refuses_wires_and_places_that_cannot_be(void **state)
     config = config_of(0);
     config.listen = "/ip4/0.0.0.0/tcp/0";
     expect_refusal(&config, MUSTER_ELOCKED, "average with us");
+    config.listen = "0.0.0.0:0";
+    expect_refusal(&config, MUSTER_EINVAL, "not a multiaddr");
 }
 
 static void test_average_refuses_values_that_are_not_finite(void **state)

@@ -229,6 +229,25 @@ def test_faults() -> None:
             checks.ok(False, "%r is refused" % (wrong,))
         except (TypeError, errors.InvalidArgument) as error:
             checks.ok(True, "%r is refused: %s" % (wrong, error))
+    for what, options, text in (
+        ("a type", {"described": ["bfloat16"]}, "BF16"),
+        ("a giver", {"through": "x"}, "muster.state.Donor"),
+        ("an address", {"listen": "0.0.0.0:0"}, "not a multiaddr"),
+        ("an encoding", {"encoding": "FLOAT61"}, "MEANSTD_16BIT"),
+        ("a size", {"min_size": 3, "target_size": 2}, "smaller"),
+    ):
+        try:
+            average.Averager(a, **{"prefix": "x", **options})
+            checks.ok(False, what + " is refused")
+        except (errors.InvalidArgument, TypeError) as error:
+            checks.ok(text in str(error), what + " is refused", error)
+    try:
+        average.Averager({"a": a, "tied": a}, prefix="x")
+        checks.ok(False, "memory that is there twice is refused")
+    except errors.InvalidArgument as error:
+        checks.ok("a and tied share memory" in str(error), "memory that is there twice is refused", error)
+    with average.Averager(a, prefix="x", matchmaking=1):
+        checks.ok(True, "with little time for a group, there is less for an answer")
     with average.Averager(a, prefix="x", **QUICK) as lonely:
         try:
             lonely.step(timeout=1)

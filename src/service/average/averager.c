@@ -357,11 +357,29 @@ static int set_schema(struct mu_averager *a)
     return err;
 }
 
+static int check_sizes(const struct mu_averager_config *c, struct mu_errmsg *msg)
+{
+    uint32_t most = c->native ? MU_NATIVE_MEMBERS_MAX : MU_AVG_MEMBERS_MAX;
+
+    if (c->size_min < 2 || c->size_min > most || c->target_size == 1 || c->target_size > most) {
+        return mu_err(msg, MUSTER_EINVAL, "a group has 2 to %" PRIu32 " members", most);
+    }
+    if (c->target_size != 0 && c->target_size < c->size_min) {
+        return mu_err(msg, MUSTER_EINVAL,
+                      "a group of %" PRIu32 " is smaller than the least that is wanted, %" PRIu32,
+                      c->target_size, c->size_min);
+    }
+    if (c->part_bytes > MU_AVG_PART_BYTES_MAX) {
+        return mu_err(msg, MUSTER_EINVAL, "a part has at most %d bytes: not %" PRIu64,
+                      MU_AVG_PART_BYTES_MAX, c->part_bytes);
+    }
+    return 0;
+}
+
 static int check(struct mu_averager *a, struct mu_errmsg *msg)
 {
     const struct mu_averager_config *c = &a->config;
     struct mu_avg_division division = {0};
-    uint32_t most = c->native ? MU_NATIVE_MEMBERS_MAX : MU_AVG_MEMBERS_MAX;
     uint64_t all = 0;
     int err;
 
@@ -379,15 +397,15 @@ static int check(struct mu_averager *a, struct mu_errmsg *msg)
             "dot, or be longer than %d bytes, and bits are 0 and 1",
             c->prefix, c->bits, MU_AVG_KEY_MAX - 3 - MU_AVG_BITS_MAX);
     }
-    if (c->size_min < 2 || (c->target_size != 0 && c->target_size < c->size_min) ||
-        c->target_size > most || c->size_min > most) {
-        return mu_err(msg, MUSTER_EINVAL,
-                      "a group has 2 to %u members, and is not aimed at with fewer than its least",
-                      most);
+    err = check_sizes(c, msg);
+    if (err != 0) {
+        return err;
     }
     if (c->request_ms == 0 || c->request_ms >= c->matchmaking_ms) {
         return mu_err(msg, MUSTER_EINVAL,
-                      "the time for an answer must be shorter than that for finding a group");
+                      "the time for an answer (%" PRIu32 " ms) must be shorter than that for "
+                      "finding a group (%" PRIu32 " ms), and not zero",
+                      c->request_ms, c->matchmaking_ms);
     }
     err = describe(a, msg);
     if (err != 0) {
