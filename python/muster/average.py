@@ -185,6 +185,7 @@ class Averager(Handle):
     """
 
     _close_function = "muster_average_close"
+    _interrupt_function = "muster_average_cancel"
     _close_is_slow = True
     _what = "the averager"
 

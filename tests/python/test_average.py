@@ -5,6 +5,7 @@ import array
 import asyncio
 import hashlib
 import threading
+import time
 from typing import Any, Callable, List
 
 import harness
@@ -260,6 +261,21 @@ def test_faults() -> None:
             checks.ok(False, "NaN is refused")
         except errors.InvalidArgument as error:
             checks.ok("not finite" in str(error), "NaN is refused", error)
+
+
+def test_close_ends_a_step() -> None:
+    lonely = average.Averager(array.array("f", [0.0]), prefix="x")
+
+    def close() -> float:
+        while lonely.look().phase == "idle":
+            pass
+        before = time.monotonic()
+        lonely.close()
+        return time.monotonic() - before
+
+    stepped, closed = together(lambda: lonely.step(timeout=60), close)
+    checks.ok(isinstance(stepped, errors.Canceled), "a step under way is canceled by close()", stepped)
+    checks.ok(isinstance(closed, float) and closed < 10, "which does not wait for its time", closed)
 
 
 def test_through_a_donor() -> None:
