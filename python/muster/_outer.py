@@ -12,6 +12,7 @@ peer asks who shares the fragment: so it knows whether it is behind, and for how
 Members also tell their versions in the round, for those who asked too early.
 """
 
+import math
 import sys
 import time
 import zlib
@@ -132,6 +133,16 @@ def _named(model: Any) -> List[Tuple[str, Any]]:
     return [(str(i), it) for i, it in enumerate(model)]
 
 
+def _check(tensors: List[_Tensor]) -> None:
+    if not tensors:
+        raise InvalidArgument("there is nothing to train: no parameter needs a gradient")
+    names: Dict[int, str] = {}
+    for it in tensors:
+        first = names.setdefault(it.local.data_ptr(), it.name) if it.delta.numel() else it.name
+        if first != it.name:
+            raise InvalidArgument(f"{first} and {it.name} share memory: leave one of them out")
+
+
 def _buffers(model: Any) -> Dict[str, Any]:
     """What a module has beside its parameters, such as the statistics of a BatchNorm."""
     if not callable(getattr(model, "named_buffers", None)):
@@ -146,8 +157,9 @@ def _take_over(optimizer: Any, tensors: List[_Tensor]) -> Any:
 
     def home(parameter: Any) -> Any:
         if id(parameter) not in homes:
-            raise InvalidArgument("the outer optimizer has a parameter that the model has not: "
-                                  f"of shape {list(parameter.shape)}")
+            raise InvalidArgument("the outer optimizer has a parameter that is not trained, of shape "
+                                  f"{list(parameter.shape)}: give it those of the model that need "
+                                  "a gradient")
         return homes[id(parameter)]
 
     groups = [[home(it) for it in group["params"]] for group in optimizer.param_groups]
@@ -251,6 +263,7 @@ class Outer:
         self.every = _lib.whole("every", every, 1, _fragment.EVERY_MAX)
         count = _lib.whole("fragments", fragments, 1, _fragment.COUNT_MAX)
         tensors = [_Tensor(name, it) for name, it in _named(model)]
+        _check(tensors)
         if count > min(every, len(tensors)):
             raise InvalidArgument(f"there are more fragments than steps or parameters: {count} of "
                                   f"{every} and {len(tensors)}")  # fmt: skip
@@ -332,6 +345,8 @@ class Outer:
 
         :param samples: behind this step: a round counts each peer by its samples
         """
+        if not 0 <= samples < math.inf:
+            raise InvalidArgument(f"samples is a number from 0: not {samples}")
         if self._closed:
             return None
         if worker.change_due() is not None:

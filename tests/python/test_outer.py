@@ -2,6 +2,7 @@
 then real ones over loopback."""
 
 import contextlib
+import math
 import threading
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -347,10 +348,21 @@ def test_arguments() -> None:
                    lambda: average.Outer(torch.nn.Linear(2, 2), prefix="run", **options))
         raises(errors.InvalidArgument, "whole numbers are refused",
                lambda: average.Outer([torch.zeros(3, dtype=torch.int64)], prefix="run"))
+        raises(errors.InvalidArgument, "a model without a parameter that needs a gradient is refused",
+               lambda: average.Outer(torch.nn.Linear(2, 2).requires_grad_(False), prefix="run"))
+        twice = torch.zeros(3)
+        raises(errors.InvalidArgument, "memory that is there twice is refused",
+               lambda: average.Outer({"a": twice, "tied": twice}, prefix="run"))
         frozen = torch.nn.Linear(2, 2)
         frozen.bias.requires_grad_(False)
         outer = average.Outer(frozen, prefix="run", every=1)
         checks.equal([it.name for it in outer._fragments[0].tensors], ["weight"], "what is not trained stays")
+        fault = raises(errors.InvalidArgument, "an optimizer of what is not trained is refused",
+                       lambda: average.Outer(frozen, torch.optim.SGD(frozen.parameters(), lr=1.0), prefix="run"))
+        checks.ok("need a gradient" in str(fault), "in words that help", fault)
+        for wrong in (math.nan, math.inf, -1.0):
+            raises(errors.InvalidArgument, "samples that cannot be are refused", lambda: outer.step(wrong))
+        checks.equal(outer.steps, 0, "and are no step")
         outer = average.Outer({"a": torch.zeros(2), "b": torch.ones(2)}, prefix="run", every=1)
         checks.ok(outer.step() is not None, "tensors by name")
 
