@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <jansson.h>
 #include <muster/average.h>
@@ -55,12 +57,24 @@ static void on_signal(int number)
 
 /* --- the file --------------------------------------------------------------------------------- */
 
+/* A folder can be opened, too. */
+static bool is_folder(FILE *in)
+{
+    struct stat info;
+
+    if (fstat(fileno(in), &info) == 0 && S_ISDIR(info.st_mode)) {
+        errno = EISDIR;
+        return true;
+    }
+    return false;
+}
+
 static int read_all(const char *path, uint8_t **ret, size_t *ret_len)
 {
     FILE *in = fopen(path, "rb");
     long len = -1;
 
-    if (in == NULL || fseek(in, 0, SEEK_END) != 0 || (len = ftell(in)) < 0 ||
+    if (in == NULL || is_folder(in) || fseek(in, 0, SEEK_END) != 0 || (len = ftell(in)) < 0 ||
         fseek(in, 0, SEEK_SET) != 0) {
         int err = errno;
 
@@ -76,6 +90,24 @@ static int read_all(const char *path, uint8_t **ret, size_t *ret_len)
                ? 0
                : cli_fail(CLI_FAILED, "cannot read %s: %s", path,
                           *ret == NULL ? "out of memory" : "it became shorter");
+}
+
+/* Sees before the step what would lose its result. */
+static int check_output(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder =
+        slash == NULL ? mu_strndup(".", 1) : mu_strndup(path, (size_t)(slash - path) + 1);
+    int err = 0;
+
+    if (folder == NULL) {
+        return cli_fail(CLI_FAILED, "out of memory");
+    }
+    if (access(folder, W_OK | X_OK) != 0) {
+        err = cli_fail(CLI_FAILED, "cannot write %s: %s", path, strerror(errno));
+    }
+    mu_free(folder);
+    return err;
 }
 
 static bool is_float(enum mu_dtype dtype)
@@ -435,6 +467,10 @@ int cmd_average(int argc, char **argv)
     if (given.watch) {
         return watch(&given);
     }
+    if (given.averager != NULL && strcmp(given.averager, "PowerSGDGradientAverager") == 0) {
+        return cli_usage("average", "this command does not compress as PowerSGD does: Python's "
+                                    "muster.average.Averager does, with power_rank");
+    }
     (void)sigaction(SIGINT, &act, NULL);
     (void)sigaction(SIGTERM, &act, NULL);
     mu_layout_init(&file.layout);
@@ -443,6 +479,7 @@ int cmd_average(int argc, char **argv)
     if (err == 0 && file.float_count == 0) {
         err = cli_fail(CLI_FAILED, "%s has no tensors of floats", argv[0]);
     }
+    err = err != 0 ? err : check_output(given.output != NULL ? given.output : argv[0]);
     err = err != 0 ? err : run(&given, &lock, &file, argv[0]);
     free_file(&file);
     return err;
