@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "api/state_api.h"
 #include "core/alloc.h"
@@ -48,6 +49,7 @@ static int write_file(const char *path, const char *fresh, struct mu_span head,
                       struct mu_errmsg *msg)
 {
     struct mu_mapped *m;
+    bool found = access(fresh, F_OK) == 0;
     uint64_t len;
     int err;
 
@@ -56,6 +58,9 @@ static int write_file(const char *path, const char *fresh, struct mu_span head,
     }
     err = mu_mapped_create(fresh, (size_t)len, &m, msg);
     if (err != 0) {
+        if (!found) {
+            (void)remove(fresh); /* on a disk that is full */
+        }
         return err;
     }
     err = fill(m, head, layout, tensors);

@@ -1,6 +1,8 @@
 /* States and files of our own, and how large a state may be that others offer. */
 #include "state_rig.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -106,6 +108,28 @@ static void test_save_that_fails_leaves_the_old_file(void **state)
     model_free(&mine);
 }
 
+/* A limit on files is met where a full disk is. */
+static void test_save_without_room_leaves_nothing_behind(void **state)
+{
+    struct rlimit all;
+    struct rlimit small;
+    struct model m;
+    struct stat st;
+    char beside[128];
+
+    (void)state;
+    model_make(&m, 1, 1);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &all), 0);
+    small = (struct rlimit){.rlim_cur = 64, .rlim_max = all.rlim_max};
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    assert_int_not_equal(muster_state_save(path, m.tensors, 3, (struct muster_bytes){0}), 0);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &all), 0);
+    (void)snprintf(beside, sizeof(beside), "%s.save", path);
+    assert_int_equal(stat(beside, &st), -1);
+    model_free(&m);
+}
+
 static void test_what_was_saved_is_shared_with_its_metadata(void **state)
 {
     struct muster_state_config config = muster_state_config_defaults();
@@ -184,6 +208,7 @@ int main(void)
         CASE(test_what_was_saved_is_read_again),
         CASE(test_file_of_another_model_is_refused_before_anything_is_written),
         CASE(test_save_that_fails_leaves_the_old_file),
+        CASE(test_save_without_room_leaves_nothing_behind),
         CASE(test_what_was_saved_is_shared_with_its_metadata),
         CASE(test_state_that_is_too_large_is_refused),
     };
