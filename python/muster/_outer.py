@@ -227,7 +227,7 @@ class Outer:
         at the latest before the next round of the same fragment
     :param alpha: how much of its own a parameter keeps when a round counts, from 0 to 1; by default
         0, with ``overlap`` 0.5
-    :param timeout: for a round, in seconds
+    :param timeout: for a round, in seconds. Half of it is for others to come
     :param through: a ``muster.state.Donor`` in a DHT, as in ``Averager``. Then the addresses below,
         and ``dht``, are not used
     :param listen: a multiaddr; by default any port on loopback
