@@ -263,6 +263,24 @@ static int add_exclusion(struct run_options *o, bool is_native)
     return err;
 }
 
+/* Relays stand before a server that outlives the nodes. */
+static int add_succession(struct run_options *o)
+{
+    const char *mode = o->succession != NULL ? o->succession : "majority";
+
+    if (config_has(o->rdzv_conf, "via")) {
+        return o->succession == NULL || strcmp(o->succession, "off") == 0
+                   ? 0
+                   : cli_fail(CLI_FAILED,
+                              "--succession %.16s and --rdzv-conf via= exclude each other: relays "
+                              "stand before a `muster serve`, which no node succeeds",
+                              o->succession);
+    }
+    return o->rdzv.nodes_max > 1 && !config_has(o->rdzv_conf, "succession")
+               ? add_config_text(o, "succession", mode)
+               : 0;
+}
+
 /* Checks those of our options that not every backend knows. */
 static int add_own_config(struct run_options *o, bool is_native)
 {
@@ -304,8 +322,8 @@ static int add_own_config(struct run_options *o, bool is_native)
                        "rendezvous; with \"%s\" none does, or another kind of server",
                        o->rdzv.backend);
     }
-    if (err == 0 && is_native && o->rdzv.nodes_max > 1 && !config_has(o->rdzv_conf, "succession")) {
-        err = add_config_text(o, "succession", o->succession != NULL ? o->succession : "majority");
+    if (err == 0 && is_native) {
+        err = add_succession(o);
     }
     if (err == 0 && o->has_detect) {
         err = add_config(o, "dead", o->detect);

@@ -34,6 +34,11 @@ void rdzv_native_configure(struct rdzv_node *n, char *text, size_t cap)
         more = snprintf(text + len, cap - len, ",target=%" PRIu32, w->target);
         len += (size_t)more;
     }
+    if (w->setup->relays && n->number % 4 != 3) {
+        more = snprintf(text + len, cap - len, ",via=relay%" PRIu32 ":29400%s", n->number % 2,
+                        n->number % 4 == 0 ? ",relay1:29400" : "");
+        len += (size_t)more;
+    }
     MU_ASSERT(len < cap);
 }
 
@@ -233,6 +238,10 @@ static void native_check(struct rdzv_world *w)
 RDZV_SCENARIO(rdzv, "rdzv",
               "native rendezvous under churn: one world per round, all nodes get there",
               mu_sim_faults_draw_all, false, NATIVE)
+
+RDZV_SCENARIO(rdzv_relayed, "rdzv-relayed",
+              "the same with nodes that reach the server by relays, which die as well",
+              mu_sim_faults_draw_all, false, NATIVE, .relays = true)
 
 #define PLANTED(id, bug, text, words)                                                              \
     RDZV_SCENARIO(id, text, "planted bug: " words, mu_sim_faults_draw_all, true, NATIVE,           \

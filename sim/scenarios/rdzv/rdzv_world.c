@@ -102,6 +102,84 @@ static void drain_server(void *arg)
     mu_store_server_drain(s->server);
 }
 
+/* --- relays ----------------------------------------------------------------------------------- */
+
+/* A process that is a relay. */
+struct relay {
+    struct rdzv_world *world;
+    struct mu_env *env;
+    struct mu_sim_proc *proc;
+    struct mu_store_server *server;
+};
+
+static void restart_relay(struct mu_sim *sim, void *arg)
+{
+    (void)sim;
+    mu_sim_restart(arg);
+}
+
+static void relay_ended(struct relay *r)
+{
+    struct mu_env *env = r->env;
+
+    if (!r->world->leaving) {
+        (void)mu_sim_at(r->world->sim, mu_sim_now_ns(r->world->sim) + MU_NS_PER_S, restart_relay,
+                        r->proc);
+    }
+    mu_free(r);
+    mu_sim_exit(env);
+}
+
+static void relay_stopped(void *context, int status, const char *why)
+{
+    struct relay *r = context;
+
+    if (status != MUSTER_ENOMEM || !r->world->memory) {
+        mu_sim_fail(r->world->sim, "a relay gave up: %s", why == NULL ? "" : why);
+    }
+    mu_store_server_free(r->server);
+    relay_ended(r);
+}
+
+static int start_relay(struct mu_env *env, void *arg)
+{
+    struct rdzv_world *w = arg;
+    struct mu_store_server_config config = mu_store_server_config_defaults();
+    struct relay *r = mu_sim_calloc(sizeof(*r));
+    struct mu_errmsg msg = {0};
+    struct mu_self self;
+    int rc;
+
+    mu_env_self(env, &self);
+    *r = (struct relay){
+        .world = w, .env = env, .proc = w->relay_procs[strcmp(self.host, "relay0") == 0 ? 0 : 1]};
+    config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
+    config.stopped = relay_stopped;
+    config.context = r;
+    config.backing = "tcp://server:29400";
+    rc = mu_store_server_start(env, &config, &r->server, &msg);
+    if (rc != 0) {
+        if ((rc != MUSTER_ENOMEM && rc != MUSTER_EADDR) || !w->memory) {
+            mu_sim_fail(w->sim, "a relay did not start: %s", msg.text);
+        }
+        relay_ended(r);
+    }
+    return 0;
+}
+
+static void make_relays(struct rdzv_world *w)
+{
+    for (size_t i = 0; i < RDZV_RELAYS && w->setup->relays; i++) {
+        char name[16];
+
+        (void)snprintf(name, sizeof(name), "relay%zu", i);
+        w->relay_procs[i] =
+            mu_sim_proc_new(mu_sim_host_new(w->sim, name),
+                            &(struct mu_sim_program){
+                                .name = "relay", .start = start_relay, .killed = NULL, .arg = w});
+    }
+}
+
 /* --- checks ---------------------------------------------------------------------------------- */
 
 static void find_server(struct rdzv_world *w)
@@ -317,7 +395,7 @@ static void draw_terms(struct rdzv_world *w)
     w->racks = w->node_count < 6 ? 1 : 3;
     w->excludes = w->node_count % 2 == 0;
     w->closes = mu_prng_below(prng, 3) == 0;
-    w->hosting = w->setup->hosted != NULL && mu_prng_below(prng, 5) == 0;
+    w->hosting = !w->setup->relays && w->setup->hosted != NULL && mu_prng_below(prng, 5) == 0;
     w->disk = mu_prng_below(prng, 2) == 0;
     w->server_dies = mu_prng_below(prng, 2) == 0;
     w->late_ns = f->timer_late_max_ns;
@@ -345,6 +423,7 @@ static void set_up(struct rdzv_world *w)
                                      .arg = w,
                                      .flags = w->server_dies ? 0 : MU_SIM_KEEP_ALIVE});
     }
+    make_relays(w);
     for (uint32_t i = 0; i < w->node_count; i++) {
         struct rdzv_node *n = &w->nodes[i];
         char host[16];
@@ -470,6 +549,9 @@ static void go(struct rdzv_world *w)
     if (!mu_sim_run_until(w->sim, GO_NS, server_there, w)) {
         mu_sim_fail(w->sim, "the server is not there at the end");
         return;
+    }
+    for (size_t i = 0; i < RDZV_RELAYS && w->relay_procs[i] != NULL; i++) {
+        mu_sim_kill(w->relay_procs[i], MU_SIM_KILL_PROCESS);
     }
     mu_sim_call(w->server_proc, drain_server, w->serving);
     if (!mu_sim_run_until(w->sim, GO_NS, server_gone, w)) {

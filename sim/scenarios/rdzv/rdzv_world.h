@@ -28,6 +28,7 @@
 #define RDZV_NODES_MAX 12
 #define RDZV_FAULTY_NS (20 * MU_NS_PER_S)
 #define RDZV_NAME_MAX  32
+#define RDZV_RELAYS    2
 #define RDZV_SEATS_MAX (4 * RDZV_NODES_MAX) /* those that crashed may not be missed yet */
 
 /* Planted bugs. Where a node has the fault, it is the first one. */
@@ -53,6 +54,7 @@ struct rdzv_world;
 struct rdzv_setup {
     const char *backend;
     enum rdzv_plant plant;
+    bool relays;          /* nodes reach the server by relays, most of them */
     bool final;           /* a run that is closed stays closed: nodes go on to another one */
     bool polling;         /* some nodes reach the store in PyTorch's protocol and have to poll */
     uint64_t converge_ns; /* when all must be in one round after healing */
@@ -162,6 +164,7 @@ struct rdzv_world {
     bool hopeless;              /* nodes need not meet */
 
     bool hosting; /* the first node hosts, and there is no other server */
+    struct mu_sim_proc *relay_procs[RDZV_RELAYS]; /* NULL: there are none */
     struct mu_sim_proc *server_proc;
     struct rdzv_serving *serving;   /* NULL while the server is dead */
     struct mu_store_server *server; /* at the last step; NULL while there is no server */

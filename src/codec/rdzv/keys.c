@@ -77,6 +77,7 @@ static const struct key {
     {"succession", ON_MUSTER, false},
     {"target", ON_MUSTER, false},
     {"topology", ON_MUSTER, false},
+    {"via", ON_MUSTER, false},
     {"notice_delay", ON_ETCD, false},
     {"notice_lost", ON_ETCD, false},
     {"user", ON_ETCD, false},

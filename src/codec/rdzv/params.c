@@ -52,14 +52,13 @@ struct item {
     struct mu_span value; /* empty: no value */
 };
 
-/* Takes the text up to the next comma off `rest`. False once nothing is left: an item, perhaps an
+/* Takes the text up to the next comma off `rest`. False once nothing is left: a part, perhaps an
  * empty one, follows each comma. */
-static bool next_item(struct mu_span *rest, struct item *ret)
+static bool next_part(struct mu_span *rest, struct mu_span *ret)
 {
-    struct mu_span whole = *rest;
     const uint8_t *comma;
-    const uint8_t *equals;
 
+    *ret = *rest;
     if (rest->data == NULL) {
         return false;
     }
@@ -67,8 +66,37 @@ static bool next_item(struct mu_span *rest, struct item *ret)
     if (comma == NULL) {
         *rest = mu_span(NULL, 0);
     } else {
-        whole.len = (size_t)(comma - whole.data);
-        *rest = mu_span_skip(*rest, whole.len + 1);
+        ret->len = (size_t)(comma - ret->data);
+        *rest = mu_span_skip(*rest, ret->len + 1);
+    }
+    return true;
+}
+
+/* The value of this key is a list: parts without a key that follow it belong to it. */
+static void extend_list(struct mu_span *rest, struct item *item)
+{
+    struct mu_span after = *rest;
+    struct mu_span part;
+
+    if (!mu_span_eq(item->key, MU_SPAN_LIT(MU_RDZV_LIST_KEY)) || item->value.len == 0) {
+        return;
+    }
+    while (next_part(&after, &part) && trim(part).len != 0 &&
+           memchr(part.data, '=', part.len) == NULL) {
+        item->value.len = (size_t)(part.data + part.len - item->value.data);
+        *rest = after;
+    }
+    item->value = trim(item->value);
+}
+
+/* As next_part(): each part is an item, but for the parts of a list. */
+static bool next_item(struct mu_span *rest, struct item *ret)
+{
+    struct mu_span whole;
+    const uint8_t *equals;
+
+    if (!next_part(rest, &whole)) {
+        return false;
     }
     equals = memchr(whole.data, '=', whole.len);
     if (equals == NULL) {
@@ -77,6 +105,7 @@ static bool next_item(struct mu_span *rest, struct item *ret)
     }
     ret->key = trim(mu_span(whole.data, (size_t)(equals - whole.data)));
     ret->value = trim(mu_span_skip(whole, (size_t)(equals - whole.data) + 1));
+    extend_list(rest, ret);
     return true;
 }
 
@@ -525,6 +554,48 @@ int mu_rdzv_endpoints_parse(const char *text, uint16_t default_port, struct mu_a
         }
         count++;
     } while (*text != '\0');
+    return count;
+}
+
+/* Takes the next address off the list. MUSTER_EINVAL in words. */
+static int next_relay(struct mu_span *rest, struct mu_addr *ret, struct mu_errmsg *reterr_msg)
+{
+    char text[MU_ADDR_HOST_MAX + 32];
+    struct mu_span part;
+    struct quoted q;
+    int err;
+
+    (void)next_part(rest, &part);
+    part = trim(part);
+    if (part.len >= sizeof(text)) {
+        return mu_err(reterr_msg, MUSTER_EINVAL, "an address is longer than %zu bytes",
+                      sizeof(text) - 1);
+    }
+    memcpy(text, part.data, part.len);
+    text[part.len] = '\0';
+    err = mu_addr_parse(text, 0, ret, reterr_msg);
+    if (err != 0 || ret->kind != MU_ADDR_TCP || ret->port == 0) {
+        return mu_err(reterr_msg, MUSTER_EINVAL, "%s is not HOST:PORT", quote(&q, part));
+    }
+    return 0;
+}
+
+int mu_rdzv_relays_parse(struct mu_span text, struct mu_addr *ret, int cap,
+                         struct mu_errmsg *reterr_msg)
+{
+    int count = 0;
+
+    do {
+        int err;
+
+        if (count == cap) {
+            return mu_err(reterr_msg, MUSTER_EINVAL, "there are more than %d relays", cap);
+        }
+        err = next_relay(&text, &ret[count++], reterr_msg);
+        if (err != 0) {
+            return err;
+        }
+    } while (text.data != NULL);
     return count;
 }
 

@@ -16,6 +16,8 @@
 #define MU_RDZV_PORT           29400 /* if an endpoint has no port */
 #define MU_RDZV_RUN_ID_MAX     255
 #define MU_RDZV_CONFIG_LEN_MAX 65536
+/* The option whose value may have commas: parts that are no key=value belong to it. */
+#define MU_RDZV_LIST_KEY "via"
 
 /* All text is borrowed. NULL is the same as "" everywhere. */
 struct mu_rdzv_params {
@@ -70,5 +72,9 @@ int mu_rdzv_endpoint_parse(const char *text, uint16_t default_port, struct mu_ad
 /** Reads HOST:PORT,HOST:PORT. The number, at most `cap`; MUSTER_EINVAL with a text. */
 int mu_rdzv_endpoints_parse(const char *text, uint16_t default_port, struct mu_addr *ret, int cap,
                             struct mu_errmsg *reterr_msg);
+/** Reads the value of `via`, which is not empty: HOST:PORT,HOST:PORT. The number, at most `cap`;
+ * MUSTER_EINVAL with a text. */
+int mu_rdzv_relays_parse(struct mu_span text, struct mu_addr *ret, int cap,
+                         struct mu_errmsg *reterr_msg);
 
 #endif

@@ -47,7 +47,8 @@ static void rearm(struct mu_rdzv_muster *n)
 {
     mu_mono_t at = n->soon != 0 ? mono(n)
                    : n->freeing ? MU_MONO_NEVER
-                                : mu_mono_min(mu_member_deadline(&n->member), n->renew_at);
+                                : mu_mono_min(mu_member_deadline(&n->member),
+                                              mu_mono_min(n->renew_at, n->leave_at));
 
     /* A timer that is late keeps its place among the others that are. */
     if (!mu_heap_contains(&n->timer.node) || n->timer.node.at.ns != at.ns) {
@@ -196,6 +197,7 @@ static void say(void *context)
     if (n->heir != NULL && !n->freeing) {
         mu_rdzv_succession_turned(n->heir);
     }
+    mu_rdzv_via_look(n);
     rearm(n);
 }
 
@@ -283,6 +285,8 @@ static void on_trouble(void *context, int status, bool was_open)
     } else if (n->member.user == MU_MEMBER_JOINING) {
         mu_rdzv_handler_trouble(&n->base, status, n->address, NULL);
     }
+    mu_rdzv_via_look(n);
+    rearm(n);
 }
 
 /* The node that can bind the endpoint hosts the rendezvous. This node tries again whenever no
@@ -348,10 +352,12 @@ static void on_gave_up(void *context, int status, const char *text)
 static void on_ready(void *context)
 {
     struct mu_rdzv_muster *n = context;
+    char via[MU_ADDR_HOST_MAX + 32];
 
     n->base.trouble_count = 0;
     mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "muster.connected",
-                           "connected to %.120s", n->address); /* `turn_ended` follows. */
+                           "connected to %.120s%s", n->address,
+                           mu_rdzv_via_text(n, via, sizeof(via))); /* `turn_ended` follows. */
 }
 
 static void on_client_closed(void *context)
@@ -399,7 +405,7 @@ static void start_client(struct mu_rdzv_muster *n)
     int err;
 
     terms.confirms = true;
-    err = mu_rpc_client_init(&n->rpc, n->base.env, &config, &events);
+    err = mu_rpc_client_init(&n->rpc, mu_rdzv_via_env(n), &config, &events);
     if (err == 0) {
         n->client = MU_RDZV_CLIENT_LIVE;
         return;
@@ -485,6 +491,7 @@ static void on_timer(struct mu_timer *timer)
     if (mu_mono_reached(n->renew_at, mono(n))) {
         renew(n);
     }
+    mu_rdzv_via_look(n);
     mu_member_tick(mu_rdzv_muster_member(n), mono(n));
     mu_rdzv_muster_run(n);
     if (again) {
@@ -580,6 +587,7 @@ static void finish_free(struct mu_rdzv_muster *n)
     }
     mu_env_timer_arm(n->base.env, &n->timer, MU_MONO_NEVER);
     mu_buf_fini(&n->held);
+    mu_carry_env_free(n->carry);
     n->base.events.freed(n->base.events.context);
     mu_free(n);
 }
@@ -647,7 +655,7 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
     }
     n->until = MU_MONO_NEVER;
     mu_timer_init(&n->timer, on_timer);
-    n->renew_at = MU_MONO_NEVER;
+    n->renew_at = n->leave_at = n->left_since = MU_MONO_NEVER;
     mu_buf_init(&n->held, (size_t)64 << 20); /* as long as a frame can be */
     err = mu_rdzv_handler_init(&n->base, &native_ops, env, params, events, reterr_msg);
     if (err == 0) {
@@ -655,6 +663,9 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
     }
     if (err == 0 && n->config.machine[0] == '\0') {
         mu_rdzv_machine(env, n->config.machine);
+    }
+    if (err == 0 && mu_rdzv_via_new(n) != 0) {
+        err = mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
     n->reaches = n->config.succession == MU_RDZV_SUCCESSION_OFF;
     if (err == 0 && n->reaches) {
@@ -670,6 +681,7 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
                          : mu_rdzv_succession_new(n, params->endpoint, reterr_msg);
     }
     if (err != 0) {
+        mu_carry_env_free(n->carry);
         mu_free(n);
         return err;
     }

@@ -6,6 +6,7 @@
 #include "core/buf.h"
 #include "proto/rdzv/member.h"
 #include "service/rdzv/rdzv.h"
+#include "service/wire/carry.h"
 #include "service/wire/rpc_client.h"
 
 enum mu_rdzv_succession_mode {
@@ -35,6 +36,8 @@ struct mu_rdzv_muster_config {
     uint64_t exclude_within_ms;
     uint64_t exclude_for_ms;
     enum mu_rdzv_succession_mode succession;
+    struct mu_addr relays[MU_CARRY_RELAYS_MAX]; /* `via`: the server is reached by one of these */
+    size_t relay_count;
     char topology[MU_RDZV_NAME_LEN_MAX + 1];
     char machine[MU_RDZV_NAME_LEN_MAX + 1]; /* "": as mu_rdzv_machine() */
 };
@@ -93,6 +96,9 @@ struct mu_rdzv_muster {
     bool reaches;                    /* `endpoint` is where to connect; else nobody hosts now */
     bool elsewhere;                  /* the endpoint is a name, and no address of this machine */
     enum mu_rdzv_muster_client client;
+    struct mu_carry_env *carry; /* NULL: no relay stands between */
+    mu_mono_t leave_at;         /* when a relay that is silent is left; MU_MONO_NEVER */
+    mu_mono_t left_since;       /* what was confirmed last when one was left */
     struct mu_rpc_client rpc;
     struct mu_member member; /* for inputs: mu_rdzv_muster_member() */
     uint64_t call;           /* join; 0: none */
@@ -125,6 +131,17 @@ void mu_rdzv_muster_connect(struct mu_rdzv_muster *n);
 void mu_rdzv_muster_disconnect(struct mu_rdzv_muster *n, const char *why);
 /** Something that had to end before the node can be freed has ended. */
 void mu_rdzv_muster_ended(struct mu_rdzv_muster *n);
+
+/* muster_via.c: the relays by which the server is reached. */
+
+/** Makes the environment in which the session is, if there are relays. MUSTER_ENOMEM. */
+int mu_rdzv_via_new(struct mu_rdzv_muster *n);
+/** The environment of the session. */
+struct mu_env *mu_rdzv_via_env(struct mu_rdzv_muster *n);
+/** Something was heard, or time has passed: leaves a relay that is silent. Sets n->leave_at. */
+void mu_rdzv_via_look(struct mu_rdzv_muster *n);
+/** Writes " by way of HOST:PORT", or nothing. Returns `text`. */
+const char *mu_rdzv_via_text(const struct mu_rdzv_muster *n, char *text, size_t cap);
 
 /* muster_explain.c: what a join waits for, in the server's words if it can be asked. */
 void mu_rdzv_muster_explain(struct mu_rdzv_muster *n);

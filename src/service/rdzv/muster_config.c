@@ -173,6 +173,32 @@ static int parse_succession(const char *config, enum mu_rdzv_succession_mode *re
     return 0;
 }
 
+/* What relays carry to is a server that is there for all of them: no node can take its place. */
+static int parse_via(struct mu_rdzv_muster_config *c, const char *config,
+                     struct mu_errmsg *reterr_msg)
+{
+    struct mu_span value;
+    int count;
+
+    if (!mu_rdzv_config_get(config, MU_RDZV_LIST_KEY, &value)) {
+        return 0;
+    }
+    count = mu_rdzv_relays_parse(value, c->relays, MU_CARRY_RELAYS_MAX, reterr_msg);
+    if (count < 0) {
+        mu_err_prefix(reterr_msg, "the rendezvous configuration option 'via'");
+        return count;
+    }
+    if (c->host == MU_RDZV_HOST_YES || c->succession != MU_RDZV_SUCCESSION_OFF) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "via= and %s exclude each other: relays (`muster serve --backing`) stand "
+                      "before a `muster serve`, which no node hosts or succeeds",
+                      c->host == MU_RDZV_HOST_YES ? "is_host=true" : "succession=");
+    }
+    c->relay_count = (size_t)count;
+    c->host = MU_RDZV_HOST_NO;
+    return 0;
+}
+
 int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rdzv_params *params,
                              struct mu_errmsg *reterr_msg)
 {
@@ -221,6 +247,9 @@ int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rd
     }
     if (err == 0) {
         err = parse_succession(config, &c->succession, reterr_msg);
+    }
+    if (err == 0) {
+        err = parse_via(c, config, reterr_msg);
     }
     if (err == 0 && mu_rdzv_config_get(config, "topology", &value)) {
         if (value.len > MU_RDZV_NAME_LEN_MAX) {

@@ -48,6 +48,13 @@ static bool is_count(const char *name)
     return strcmp(name, "min_workers") == 0 || strcmp(name, "max_workers") == 0;
 }
 
+/* A value with a comma could name other options, unless it is a list. */
+static bool is_item(const char *name, const char *value)
+{
+    return strcmp(name, MU_RDZV_LIST_KEY) == 0 ? strchr(value, '=') == NULL
+                                               : strchr(value, ',') == NULL;
+}
+
 static char *put(char *at, const char *text)
 {
     size_t len = strlen(text);
@@ -74,7 +81,7 @@ static int join_config(struct mu_rdzv_url *u, const char *given, struct mu_errms
         if (is_count(name)) {
             continue;
         }
-        if (name[strcspn(name, ",=")] != '\0' || strchr(value, ',') != NULL || value[0] == '\0') {
+        if (name[strcspn(name, ",=")] != '\0' || value[0] == '\0' || !is_item(name, value)) {
             return mu_err(reterr_msg, MUSTER_EINVAL,
                           "the URL's parameter \"%.64s\" is empty or contains a comma", name);
         }

@@ -208,6 +208,11 @@ void mu_carry_env_next(struct mu_carry_env *carry)
     }
 }
 
+const struct mu_addr *mu_carry_env_relay(const struct mu_carry_env *carry)
+{
+    return carry->at < carry->relay_count ? &carry->relays[carry->at] : NULL;
+}
+
 static const struct mu_conn_events raw_events = {
     .open = raw_open,
     .data = raw_data,

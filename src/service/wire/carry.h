@@ -41,6 +41,8 @@ struct mu_env *mu_carry_env_env(struct mu_carry_env *carry);
  */
 void mu_carry_env_via(struct mu_carry_env *carry, const struct mu_addr *relays, size_t count,
                       void (*moved)(void *context), void *context);
+/** The relay that is dialled now; NULL: none, but the server itself. Lent until the next one is. */
+const struct mu_addr *mu_carry_env_relay(const struct mu_carry_env *carry);
 /** Leaves the relay that is dialled now for the next one: connections by it end at once. */
 void mu_carry_env_next(struct mu_carry_env *carry);
 

@@ -160,6 +160,16 @@ void mu_rpc_client_flush(struct mu_rpc_client *c);
 void mu_rpc_client_close(struct mu_rpc_client *c);
 /** Whether there is a connection, and it was greeted. */
 bool mu_rpc_client_linked(const struct mu_rpc_client *c);
+/** When the present connection was welcomed, or, until it is, dialled. MU_MONO_NEVER: there is
+ * none. */
+static inline mu_mono_t mu_rpc_client_since(const struct mu_rpc_client *c)
+{
+    bool tried = c->link == MU_RPC_CLIENT_DIALLING || c->link == MU_RPC_CLIENT_UP;
+
+    return !tried                                  ? MU_MONO_NEVER
+           : c->welcomed_at.ns != MU_MONO_NEVER.ns ? c->welcomed_at
+                                                   : c->dialled_at;
+}
 /** Whether the connection is that to the nearer address. */
 static inline bool mu_rpc_client_is_near(const struct mu_rpc_client *c)
 {

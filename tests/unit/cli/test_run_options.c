@@ -419,6 +419,17 @@ static void test_run_options_own_words_reach_the_native_backend(void **state)
     assert_parses("--detect 0.5 --upscale-delay 0 --spares 2 --max-restarts 3 --grace 1.5 x");
     assert_string_equal(o.rdzv.config, "dead=0.5,upscale_delay=0,spares=2,max_restarts=3");
     assert_int_equal(o.grace_ms, 1500);
+    assert_parses("--nnodes 2 --rdzv-endpoint h:1 --max-restarts 3 x");
+    assert_string_equal(o.rdzv.config, "succession=majority,max_restarts=3");
+    assert_parses("--nnodes 2 --rdzv-endpoint h:1 --rdzv-conf via=a:1,b:2 x");
+    assert_string_equal(o.rdzv.config, "via=a:1,b:2,max_restarts=0");
+    assert_refused(CLI_FAILED,
+                   "--nnodes 2 --rdzv-endpoint h:1 --rdzv-conf via=a:1 --succession any x",
+                   "--succession any and --rdzv-conf via= exclude each other");
+    assert_parses("--nnodes 2 --rdzv-endpoint muster://h:1/run?via=a:1,b:2 x");
+    assert_string_equal(o.rdzv.config, "via=a:1,b:2,max_restarts=0");
+    assert_refused(CLI_FAILED, "--nnodes 2 --rdzv-endpoint muster://h:1/run?via=a:1,dead=2 x",
+                   "via");
     assert_refused(CLI_FAILED, "--detect 0 x", "--detect 0");
     assert_refused(CLI_USAGE, "--grace=-1 x", "--grace -1 is not a time");
     assert_refused(CLI_USAGE, "--nproc_per_ndoe 2 x", "(did you mean --nproc-per-node?)");

@@ -142,6 +142,32 @@ static void test_rdzv_config_items_are_trimmed_and_the_last_of_a_key_wins(void *
     assert_int_equal(mu_rdzv_config_check(" \t", &msg), 0);
 }
 
+static void test_rdzv_config_list_ends_at_the_next_key(void **state)
+{
+    const char *config = "a=1,via = x:1, y:2 ,z:3 ,b=2";
+    struct mu_errmsg msg = {0};
+    struct mu_span value = {0};
+    struct mu_span rest = mu_span_str(config);
+    struct mu_span key;
+    int keys = 0;
+
+    (void)state;
+    assert_int_equal(mu_rdzv_config_check(config, &msg), 0);
+    assert_true(mu_rdzv_config_get(config, "via", &value));
+    assert_span_text(value, "x:1, y:2 ,z:3");
+    assert_true(mu_rdzv_config_get(config, "b", &value));
+    assert_span_text(value, "2");
+    while (mu_rdzv_config_next(&rest, &key)) {
+        keys++;
+    }
+    assert_int_equal(keys, 3);
+    /* A list does not begin with nothing, and no other value is one. */
+    assert_int_equal(mu_rdzv_config_check("via=,x:1", &msg), MUSTER_EINVAL);
+    assert_int_equal(mu_rdzv_config_check("via=x:1,,b=2", &msg), MUSTER_EINVAL);
+    assert_int_equal(mu_rdzv_config_check("via=x:1,", &msg), MUSTER_EINVAL);
+    assert_int_equal(mu_rdzv_config_check("a=x:1,y:2", &msg), MUSTER_EINVAL);
+}
+
 static void test_rdzv_config_item_without_key_or_value_is_named(void **state)
 {
     static const struct {
@@ -367,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_rdzv_endpoint_that_is_none_is_refused_in_words),
         cmocka_unit_test(test_rdzv_endpoint_host_of_255_bytes_fits_and_one_more_does_not),
         cmocka_unit_test(test_rdzv_config_items_are_trimmed_and_the_last_of_a_key_wins),
+        cmocka_unit_test(test_rdzv_config_list_ends_at_the_next_key),
         cmocka_unit_test(test_rdzv_config_item_without_key_or_value_is_named),
         cmocka_unit_test(test_rdzv_config_as_long_as_may_be_is_taken_and_one_byte_more_is_refused),
         cmocka_unit_test(test_rdzv_config_bool_knows_pytorchs_words),

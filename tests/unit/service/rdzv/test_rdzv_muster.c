@@ -107,6 +107,33 @@ static void test_options_of_pytorch_mean_the_same_here(void **state)
     assert_int_equal(config.dead_ms, 3000);
 }
 
+static void test_relays_are_a_list_and_stand_before_a_server_that_no_node_is(void **state)
+{
+    (void)state;
+    assert_int_equal(configure("via=a:1"), 0);
+    assert_int_equal(config.relay_count, 1);
+    assert_int_equal(config.host, MU_RDZV_HOST_NO);
+    assert_int_equal(configure("dead=5, via = a:1, [::1]:2 ,c:3,d:4,target=7,is_host=no"), 0);
+    assert_int_equal(config.relay_count, 4);
+    assert_string_equal(config.relays[1].host, "::1");
+    assert_int_equal(config.relays[1].port, 2);
+    assert_string_equal(config.relays[3].host, "d");
+    assert_int_equal(config.target, 7);
+    assert_int_equal(configure("via=a:1,b:2,c:3,d:4,e:5"), MUSTER_EINVAL);
+    assert_string_equal(msg.text,
+                        "the rendezvous configuration option 'via': there are more than 4 "
+                        "relays");
+    assert_int_equal(configure("via=a:1,b"), MUSTER_EINVAL);
+    assert_string_equal(msg.text,
+                        "the rendezvous configuration option 'via': \"b\" is not HOST:PORT");
+    assert_int_equal(configure("via=unix:/x"), MUSTER_EINVAL);
+    assert_int_equal(configure("via=a:0"), MUSTER_EINVAL);
+    assert_int_equal(configure("via=a:1,is_host=true"), MUSTER_EINVAL);
+    assert_non_null(strstr(msg.text, "via= and is_host=true exclude each other"));
+    assert_int_equal(configure("succession=any,via=a:1"), MUSTER_EINVAL);
+    assert_non_null(strstr(msg.text, "via= and succession= exclude each other"));
+}
+
 static void test_wrong_options_are_refused_by_name(void **state)
 {
     static const struct {
@@ -207,6 +234,7 @@ int main(void)
         cmocka_unit_test(test_options_are_taken),
         cmocka_unit_test(test_who_gives_one_bound_gets_fitting_others),
         cmocka_unit_test(test_options_of_pytorch_mean_the_same_here),
+        cmocka_unit_test(test_relays_are_a_list_and_stand_before_a_server_that_no_node_is),
         cmocka_unit_test(test_wrong_options_are_refused_by_name),
         cmocka_unit_test(test_a_store_url_is_read_back_as_it_was_meant),
         cmocka_unit_test(test_a_store_url_has_room_for_the_longest_run),
