@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -31,6 +32,7 @@ static void write_figures(struct mu_post *post)
 
     mu_store_server_stats(c->server, &f.stats);
     if (getrusage(RUSAGE_SELF, &usage) == 0) {
+        f.memory_kib = (uint64_t)usage.ru_maxrss;
         f.cpu_us = (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 +
                    (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
     }
@@ -60,7 +62,23 @@ static void on_stopped(void *context, int status, const char *why)
     (void)why;
 }
 
-static int run_child(struct child *c, const char *backing)
+/* A client has as many sockets to one address as it has ports: others take 127.0.0.2, and so on. */
+static int listen_more(struct child *c, uint16_t port, unsigned places)
+{
+    struct mu_errmsg msg = {{0}};
+
+    for (unsigned i = 1; i < places; i++) {
+        struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = port};
+
+        bench_server_place(i, addr.host, sizeof(addr.host));
+        if (mu_store_server_listen(c->server, &addr, &msg) != 0) {
+            return cli_fail(CLI_ADDRESS, "%s", msg.text);
+        }
+    }
+    return 0;
+}
+
+static int run_child(struct child *c, const char *backing, unsigned places)
 {
     struct mu_store_server_config config = mu_store_server_config_defaults();
     struct mu_errmsg msg = {{0}};
@@ -82,6 +100,9 @@ static int run_child(struct child *c, const char *backing)
         return cli_fail(CLI_ADDRESS, "%s", msg.text);
     }
     port = mu_store_server_addr(c->server)->port;
+    if (listen_more(c, port, places) != 0) {
+        return CLI_ADDRESS;
+    }
     if (write(c->answer, &port, sizeof(port)) != (ssize_t)sizeof(port) ||
         pthread_create(&thread, NULL, await_questions, c) != 0) {
         return CLI_FAILED;
@@ -108,7 +129,12 @@ static bool read_all(int fd, void *to, size_t len)
     return true;
 }
 
-int bench_server_start(struct bench_server *s, const char *backing)
+void bench_server_place(unsigned index, char *host, size_t cap)
+{
+    (void)snprintf(host, cap, "127.0.0.%u", index + 1);
+}
+
+int bench_server_start(struct bench_server *s, const char *backing, unsigned places)
 {
     int ask[2];
     int answer[2];
@@ -121,7 +147,7 @@ int bench_server_start(struct bench_server *s, const char *backing)
 
         (void)close(ask[1]);
         (void)close(answer[0]);
-        _exit(run_child(&c, backing));
+        _exit(run_child(&c, backing, places));
     }
     (void)close(ask[0]);
     (void)close(answer[1]);

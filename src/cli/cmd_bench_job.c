@@ -393,14 +393,14 @@ static const char *url_of(const struct bench *b, const struct bench_server *s, c
 
 static int start_servers(struct bench *b)
 {
-    int err = bench_server_start(&b->server, NULL);
+    int err = bench_server_start(&b->server, NULL, 1);
     uint64_t wanted = b->lender_count;
     char url[96];
 
     b->lenders = calloc(wanted + 1, sizeof(*b->lenders));
     for (b->lender_count = 0; err == 0 && b->lender_count < wanted; b->lender_count++) {
         err = bench_server_start(&b->lenders[b->lender_count],
-                                 url_of(b, &b->server, url, sizeof(url)));
+                                 url_of(b, &b->server, url, sizeof(url)), 1);
     }
     return err;
 }

@@ -440,10 +440,11 @@ void *mu_store_server_context(const struct mu_store_server *s)
 int mu_store_server_listen(struct mu_store_server *s, struct mu_addr *addr,
                            struct mu_errmsg *reterr_msg)
 {
-    int err = s->second.server != NULL || s->draining || s->stopping
+    int err = s->more_count == MU_STORE_SERVER_MORE || s->draining || s->stopping
                   ? MUSTER_EEXIST
-                  : mu_rpc_server_listen(&s->wire, &s->second, addr);
+                  : mu_rpc_server_listen(&s->wire, &s->more[s->more_count], addr);
 
+    s->more_count += err == 0 ? 1 : 0;
     return err == 0 ? 0 : mu_listen_failed(s->env, addr, err, reterr_msg);
 }
 

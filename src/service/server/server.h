@@ -99,8 +99,9 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
 void *mu_store_server_context(const struct mu_store_server *server);
 /** The hub of its rendezvous. */
 struct mu_rdzv_hub *mu_store_server_hub(struct mu_store_server *server);
-/** Listens at another address as well, once; port 0 is rewritten. Errors as of
- * mu_store_server_start(). */
+/** Listens at another address as well, MU_STORE_SERVER_MORE times; port 0 is rewritten. Errors as
+ * of mu_store_server_start(). */
+#define MU_STORE_SERVER_MORE 3
 int mu_store_server_listen(struct mu_store_server *server, struct mu_addr *addr,
                            struct mu_errmsg *reterr_msg);
 /** The address at which the server listens. */

@@ -127,8 +127,9 @@ struct mu_store_server {
     struct mu_rdzv_hub hub;
     struct mu_rpc_server wire;
     struct mu_rpc_listener listener;
-    struct mu_rpc_listener second; /* mu_store_server_listen() */
-    struct mu_timer timer;         /* leases, and the interval of the disk */
+    struct mu_rpc_listener more[MU_STORE_SERVER_MORE]; /* mu_store_server_listen() */
+    size_t more_count;
+    struct mu_timer timer; /* leases, and the interval of the disk */
     struct mu_timer drain_timer;
     struct mu_timer turn_timer; /* fires at once: the next turn for those in_turn */
     struct mu_list in_turn;
