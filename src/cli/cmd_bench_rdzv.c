@@ -26,6 +26,7 @@
 #define NODES_PER_PROCESS 16000
 #define NODES_PER_PLACE   20000 /* below the ports that Linux has for one address, 28,232 */
 #define CONFIG_MAX        256
+#define CONNECTING_MAX    500 /* of one process at a time: those who wait give a relay up */
 
 /* What the parts pass one after the other. */
 enum stage {
@@ -99,6 +100,8 @@ static bool is_etcd(const struct bench *b)
 {
     return strncmp(b->backend, "etcd", 4) == 0;
 }
+
+static void open_more(struct bench *b);
 
 /* --- what happens ----------------------------------------------------------------------------- */
 
@@ -176,6 +179,7 @@ static void on_record(void *context, const struct mu_rdzv_record *record)
     if (strcmp(record->name, "muster.connected") == 0 && !node->connected) {
         node->connected = true;
         node->b->connected++;
+        open_more(node->b);
         look(node->b);
     } else if (strcmp(record->name, "muster.join") == 0) {
         note_join(node);
@@ -312,18 +316,26 @@ static int open_node(struct bench *b, struct node *node, uint64_t number)
     return err == 0 ? 0 : cli_fail(cli_exit_code(err), "%s", msg.text);
 }
 
-static void open_all(struct bench *b)
+static void open_more(struct bench *b)
 {
-    mu_env_timer_arm(b->loop.env, &b->timer,
-                     mu_mono_add_ms(mu_env_now(b->loop.env).mono, cli_ms(b->timeout)));
-    for (; b->opened < b->node_count; b->opened++) {
+    uint64_t ahead = is_native(b) ? CONNECTING_MAX : b->node_count;
+
+    while (b->code == 0 && b->opened < b->node_count && b->opened < b->connected + ahead) {
         int err = open_node(b, &b->nodes[b->opened], b->first + b->opened);
 
         if (err != 0) {
             give_up(b, err);
             return;
         }
+        b->opened++;
     }
+}
+
+static void open_all(struct bench *b)
+{
+    mu_env_timer_arm(b->loop.env, &b->timer,
+                     mu_mono_add_ms(mu_env_now(b->loop.env).mono, cli_ms(b->timeout)));
+    open_more(b);
     if (!is_native(b)) {
         b->connected = b->node_count; /* it says nothing of that */
     }
