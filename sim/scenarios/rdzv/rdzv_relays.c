@@ -19,7 +19,7 @@
 #include "service/rdzv/rdzv.h"
 #include "service/server/server.h"
 
-#define NODES      60
+#define NODES      140 /* above MU_RDZV_FEW: the list of members is in the store */
 #define RELAYS     4
 #define PORT       29400
 #define GATHER_NS  (60 * MU_NS_PER_S)
@@ -101,6 +101,8 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
 
     if (a->world != NODES) {
         fail_node(n, "assigned", "to a world of another size");
+    } else if (a->member_count != (n->number % 10 == 0 ? NODES : 0)) {
+        fail_node(n, "assigned", "without the members");
     } else if (rounds_assigned(&n->world->rounds, n->number, n->handler->node, 0, a, &msg) != 0) {
         fail_node(n, "assigned", msg.text);
     }
@@ -155,9 +157,10 @@ static int start_node(struct mu_env *env, void *arg)
     int rc;
 
     (void)snprintf(config, sizeof(config),
-                   "name=n%" PRIu32 ",addr=h%s,via=relay%" PRIu32 ":29400,relay%" PRIu32 ":29400",
-                   n->number, n->world->plant == PLANT_HASTY ? ",dead=0.6" : "", relay,
-                   (relay + 1) % RELAYS);
+                   "name=n%" PRIu32 ",members=%s,addr=h%s,via=relay%" PRIu32 ":29400,relay%" PRIu32
+                   ":29400",
+                   n->number, n->number % 10 == 0 ? "true" : "false",
+                   n->world->plant == PLANT_HASTY ? ",dead=0.6" : "", relay, (relay + 1) % RELAYS);
     rc = mu_rdzv_open(
         env,
         &(struct mu_rdzv_params){.backend = "muster",

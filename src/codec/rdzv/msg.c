@@ -1,5 +1,9 @@
 #include "codec/rdzv/msg.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
 #include <muster/error.h>
 
 #include "codec/rdzv/heir.h"
@@ -240,7 +244,7 @@ static int put_term(struct mu_buf *out, const struct mu_rdzv_notice *notice)
 
 int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notice)
 {
-    size_t size = 1 + 1 + 2 * 8 + 4 * 4 + 1 + 1 + 1 + 4 + 4;
+    size_t size = 1 + 1 + 2 * 8 + 4 * 4 + 1 + 1 + 1 + 4 + 4 + 4 + MU_RDZV_LIST_HASH_LEN;
     int err;
 
     if (!names_fit(&notice->who, 1, &size) || notice->members.len > UINT32_MAX ||
@@ -270,7 +274,24 @@ int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notic
     mu_buf_put_u32(out, notice->who_rank);
     mu_buf_put_u32(out, (uint32_t)notice->members.len);
     mu_buf_put(out, notice->members);
+    if (notice->list.len != 0 && notice->members.len == 0) {
+        mu_buf_put_u32(out, notice->list.len);
+        mu_buf_put(out, mu_span(notice->list.hash, sizeof(notice->list.hash)));
+    }
     return notice->term != 0 ? put_term(out, notice) : 0;
+}
+
+static bool read_list(struct mu_reader *r, struct mu_rdzv_notice *notice)
+{
+    struct mu_span hash;
+
+    notice->list.len = mu_read_u32(r);
+    hash = mu_read_bytes(r, MU_RDZV_LIST_HASH_LEN);
+    if (r->failed || notice->list.len == 0 || notice->list.len > MU_RDZV_LIST_BYTES_MAX) {
+        return false;
+    }
+    memcpy(notice->list.hash, hash.data, hash.len);
+    return true;
 }
 
 static bool read_term(struct mu_reader *r, struct mu_rdzv_notice *notice)
@@ -346,7 +367,9 @@ int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice)
         !members_fit(notice.members, notice.world, true)) {
         return MUSTER_EPROTO;
     }
-    if (kind == MU_RDZV_NOTICE_ASSIGNED && notice.rank >= notice.world) {
+    if (kind == MU_RDZV_NOTICE_ASSIGNED &&
+        (notice.rank >= notice.world ||
+         (notice.members.len == 0 && r.rest.len != 0 && !read_list(&r, &notice)))) {
         return MUSTER_EPROTO;
     }
     if ((kind >= MU_RDZV_NOTICE_ENTERED && r.rest.len != 0 && !read_term(&r, &notice)) ||
@@ -357,6 +380,22 @@ int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice)
     notice.has_who = has_who == 1;
     *ret_notice = notice;
     return 0;
+}
+
+struct mu_span mu_rdzv_list_key(char text[MU_RDZV_LIST_KEY_MAX], struct mu_span run_id,
+                                uint64_t incarnation, uint64_t round,
+                                const struct mu_rdzv_list *list, uint32_t piece)
+{
+    char hash[2 * MU_RDZV_LIST_HASH_LEN + 1];
+    int len;
+
+    for (size_t i = 0; i < MU_RDZV_LIST_HASH_LEN; i++) {
+        (void)snprintf(hash + 2 * i, 3, "%02x", list->hash[i]);
+    }
+    len = snprintf(text, MU_RDZV_LIST_KEY_MAX,
+                   "/rdzv/%.*s/%" PRIu64 ".%" PRIu64 "/members.%s.%" PRIu32, (int)run_id.len,
+                   (const char *)run_id.data, incarnation, round, hash, piece);
+    return mu_span(text, (size_t)len);
 }
 
 /* --- members ---------------------------------------------------------------------------------- */

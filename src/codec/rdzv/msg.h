@@ -37,7 +37,8 @@
 
 enum {
     MU_RDZV_JOIN_MEMBERS = 1 << 0, /* it wants the list of members with every assignment */
-    MU_RDZV_JOIN_FEW = 1 << 1,     /* if there are at most MU_RDZV_FEW */
+    MU_RDZV_JOIN_FEW = 1 << 1,     /* if there are at most MU_RDZV_FEW. Both: it takes a longer list
+                                      from the store as well; see struct mu_rdzv_list */
     MU_RDZV_JOIN_SPARES = 1 << 2,  /* `spares` is set: a bound */
     MU_RDZV_JOIN_SPENT = 1 << 3,   /* `spent` is set */
     MU_RDZV_JOIN_LOSSES = 1 << 4,  /* `losses_max` and `losses_ms` are set */
@@ -54,6 +55,20 @@ enum {
  * nodes, and is the cost of the round in one of thousands, where nobody reads it.
  */
 #define MU_RDZV_FEW 128
+
+/*
+ * So a longer list is kept once, as keys of the round, for those who ask for it: relays hold these
+ * for all nodes behind them. The assignment has only its length and its hash, by which the keys are
+ * named, and by which everybody can tell that what they were given is the list.
+ */
+#define MU_RDZV_LIST_BYTES_MAX ((size_t)64 << 20)
+#define MU_RDZV_LIST_PIECE     ((size_t)1 << 20) /* of one key: as much as gateways hold */
+#define MU_RDZV_LIST_HASH_LEN  32                /* SHA-256 */
+#define MU_RDZV_LIST_KEY_MAX   512
+struct mu_rdzv_list {
+    uint32_t len; /* 0: there is none */
+    uint8_t hash[MU_RDZV_LIST_HASH_LEN];
+};
 
 /* The nodes of a round, which vote by their rank. docs/succession.md. */
 #define MU_RDZV_ELECTORATES_MAX  8
@@ -155,6 +170,7 @@ struct mu_rdzv_notice {
     uint32_t who_rank;
     struct mu_span members; /* ASSIGNED, if asked for: `world` of them, in order of rank; read with
                                mu_rdzv_member_next() */
+    struct mu_rdzv_list list; /* ASSIGNED without members, if both were asked for */
     /* PREPARE, whose rank may be UINT32_MAX (it only votes in a base); MOVED, whose line is the
      * host; ENTERED, if other nodes could host the run. term 0: they could not. */
     uint64_t term;
@@ -220,6 +236,12 @@ int mu_rdzv_ready_decode(struct mu_span in, struct mu_rdzv_ready *ret_ready);
 
 int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notice);
 int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice);
+
+/** Writes the key of a piece of a round's list:
+ * "/rdzv/RUN/INCARNATION.ROUND/members.HASH.PIECE". */
+struct mu_span mu_rdzv_list_key(char text[MU_RDZV_LIST_KEY_MAX], struct mu_span run_id,
+                                uint64_t incarnation, uint64_t round,
+                                const struct mu_rdzv_list *list, uint32_t piece);
 
 int mu_rdzv_member_encode(struct mu_buf *out, const struct mu_rdzv_member_msg *member);
 /** Takes the next member off `*members`. 0; MUSTER_ENOENT: there are no more; MUSTER_EPROTO. */

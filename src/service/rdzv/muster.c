@@ -212,6 +212,7 @@ static void drop_client(struct mu_rdzv_muster *n, enum mu_rdzv_muster_client wha
 {
     if (n->client == MU_RDZV_CLIENT_LIVE) {
         n->call = n->close_call = n->explain_call = 0;
+        n->list.call = n->list.relayed ? n->list.call : 0;
         mu_member_lost(mu_rdzv_muster_member(n), mono(n), why);
         mu_rpc_client_close(&n->rpc);
     }
@@ -575,6 +576,9 @@ void mu_rdzv_muster_ended(struct mu_rdzv_muster *n)
 
 static void finish_free(struct mu_rdzv_muster *n)
 {
+    if (!mu_rdzv_list_end(n)) {
+        return;
+    }
     if (n->heir != NULL && !mu_rdzv_succession_end(n->heir)) {
         return;
     }
@@ -655,6 +659,7 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
     }
     n->until = MU_MONO_NEVER;
     mu_timer_init(&n->timer, on_timer);
+    mu_rdzv_list_init(n);
     n->renew_at = n->leave_at = n->left_since = MU_MONO_NEVER;
     mu_buf_init(&n->held, (size_t)64 << 20); /* as long as a frame can be */
     err = mu_rdzv_handler_init(&n->base, &native_ops, env, params, events, reterr_msg);

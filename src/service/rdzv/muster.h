@@ -86,6 +86,19 @@ enum {
 
 struct mu_rdzv_succession;
 
+/* An assignment that waits for the list of its members (muster_list.c). */
+struct mu_rdzv_listing {
+    bool active;
+    bool relayed; /* it is asked of the relay, in a session of its own; else in ours */
+    bool waiting; /* `waiters` are told after the assignment */
+    uint32_t waiters;
+    enum mu_rdzv_muster_client client; /* at the relay */
+    struct mu_rpc_client rpc;
+    uint64_t call; /* 0: none */
+    struct mu_buf bytes;
+    struct mu_timer timer; /* until the relay is given up */
+};
+
 struct mu_rdzv_muster {
     struct mu_rdzv_handler base;
     struct mu_rdzv_muster_config config;
@@ -104,9 +117,10 @@ struct mu_rdzv_muster {
     uint64_t call;           /* join; 0: none */
     uint64_t close_call;     /* 0: none */
     uint64_t explain_call;   /* 0: none */
-    struct mu_span lent;     /* the notice that is being heard */
-    struct mu_buf held;      /* the assignment that is held back, as it came */
-    int64_t rank;            /* of the round that it was in last */
+    struct mu_rdzv_listing list;
+    struct mu_span lent; /* the notice that is being heard */
+    struct mu_buf held;  /* the assignment that is held back, as it came */
+    int64_t rank;        /* of the round that it was in last */
     bool freeing;
     bool stays; /* the user has no workers left, and keeps its place in the round */
     unsigned soon;
@@ -142,6 +156,21 @@ struct mu_env *mu_rdzv_via_env(struct mu_rdzv_muster *n);
 void mu_rdzv_via_look(struct mu_rdzv_muster *n);
 /** Writes " by way of HOST:PORT", or nothing. Returns `text`. */
 const char *mu_rdzv_via_text(const struct mu_rdzv_muster *n, char *text, size_t cap);
+
+/* muster_list.c: the list of members of a large round. */
+
+void mu_rdzv_list_init(struct mu_rdzv_muster *n);
+/** Asks for the list of the assignment in n->held, which is told when it is there. */
+void mu_rdzv_list_begin(struct mu_rdzv_muster *n);
+/** A reply in our own session that may be about it. False: it is not. */
+bool mu_rdzv_list_reply(struct mu_rdzv_muster *n, uint64_t id, int status, struct mu_span payload);
+/** Something else is to be told: whether the assignment is still due, without the list. */
+bool mu_rdzv_list_drop(struct mu_rdzv_muster *n);
+/** Ends what is under way. True: nothing is; else mu_rdzv_muster_ended() follows. */
+bool mu_rdzv_list_end(struct mu_rdzv_muster *n);
+/** muster_events.c: tells an assignment. `members` are those that it does not have itself. */
+void mu_rdzv_muster_tell_assigned(struct mu_rdzv_muster *n, struct mu_span payload,
+                                  struct mu_span members);
 
 /* muster_explain.c: what a join waits for, in the server's words if it can be asked. */
 void mu_rdzv_muster_explain(struct mu_rdzv_muster *n);

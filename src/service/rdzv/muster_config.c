@@ -222,8 +222,8 @@ int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rd
     if (err == 0) {
         err = mu_rdzv_config_bool(config, "members", false, &members, reterr_msg);
         c->join_flags = !mu_rdzv_config_get(config, "members", &value) ? MU_RDZV_JOIN_FEW
-                        : members                                      ? MU_RDZV_JOIN_MEMBERS
-                                                                       : 0;
+                        : members ? MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW
+                                  : 0;
     }
     if (err == 0 && mu_rdzv_config_get(config, "spares", &value)) {
         err = parse_count(config, "spares", 0, &c->spares, reterr_msg);

@@ -22,16 +22,18 @@ static bool record(struct mu_rdzv_muster *n, enum mu_rdzv_record_state state, in
     return !n->freeing;
 }
 
-static void tell_assigned(struct mu_rdzv_muster *n)
+void mu_rdzv_muster_tell_assigned(struct mu_rdzv_muster *n, struct mu_span payload,
+                                  struct mu_span members)
 {
     char url[MU_RDZV_STORE_URL_CAP];
     struct mu_rdzv_peer *peers = NULL;
     struct mu_rdzv_assignment a;
     struct mu_rdzv_notice notice;
-    int err = mu_rdzv_notice_decode(n->lent.len != 0 ? n->lent : mu_buf_span(&n->held), &notice);
+    int err = mu_rdzv_notice_decode(payload, &notice);
 
-    if (err == 0 && notice.members.len != 0) {
-        err = mu_rdzv_peers_decode(notice.members, notice.world, &peers);
+    members = err == 0 && notice.members.len != 0 ? notice.members : members;
+    if (err == 0 && members.len != 0) {
+        err = mu_rdzv_peers_decode(members, notice.world, &peers);
     }
     if (err != 0) {
         bool starved = err == MUSTER_ENOMEM;
@@ -63,6 +65,55 @@ static void tell_assigned(struct mu_rdzv_muster *n)
     mu_buf_fini(&n->held);
 }
 
+/* Tells an assignment, now or when the list of its members is there. */
+static void take_assigned(struct mu_rdzv_muster *n)
+{
+    struct mu_span payload = n->lent.len != 0 ? n->lent : mu_buf_span(&n->held);
+    struct mu_rdzv_notice notice;
+    int err = 0;
+
+    if (mu_rdzv_notice_decode(payload, &notice) != 0 || notice.list.len == 0) {
+        mu_rdzv_muster_tell_assigned(n, payload, (struct mu_span){0});
+        return;
+    }
+    if (n->lent.len != 0) {
+        mu_buf_reset(&n->held);
+        err = mu_buf_append(&n->held, n->lent);
+    }
+    if (err == 0) {
+        mu_rdzv_list_begin(n);
+    } else {
+        mu_member_broken(&n->member, err, "out of memory for an assignment");
+    }
+}
+
+/* What comes after an assignment is told after it, and ends the wait for its list. */
+static bool comes_after(struct mu_rdzv_muster *n, const struct mu_member_action *action)
+{
+    switch (action->type) {
+    case MU_MEMBER_WAITING:
+        n->list.waiting = n->list.active;
+        n->list.waiters = action->count;
+        return n->list.active;
+    case MU_MEMBER_ASSIGNED:
+    case MU_MEMBER_ENDED:
+    case MU_MEMBER_CUT_OFF:
+    case MU_MEMBER_FAILED:
+        if (mu_rdzv_list_drop(n)) {
+            mu_rdzv_muster_tell_assigned(n, mu_buf_span(&n->held), (struct mu_span){0});
+        }
+        return n->freeing;
+    case MU_MEMBER_LEFT:
+        (void)mu_rdzv_list_drop(n);
+        return false;
+    case MU_MEMBER_CANCEL:
+    case MU_MEMBER_CLOSED:
+    case MU_MEMBER_CLOSE_FAILED:
+        return false;
+    }
+    return false;
+}
+
 static void tell_ended(struct mu_rdzv_muster *n, const struct mu_member_action *action)
 {
     struct mu_rdzv_ending ending = {
@@ -91,6 +142,9 @@ void mu_rdzv_muster_act(struct mu_rdzv_muster *n, const struct mu_member_action 
 {
     const struct mu_rdzv_events *events = &n->base.events;
 
+    if (comes_after(n, action)) {
+        return;
+    }
     switch (action->type) {
     case MU_MEMBER_CANCEL:
         (void)mu_rpc_client_cancel(&n->rpc, n->call);
@@ -98,7 +152,7 @@ void mu_rdzv_muster_act(struct mu_rdzv_muster *n, const struct mu_member_action 
         break;
     case MU_MEMBER_ASSIGNED:
         n->stays = false;
-        tell_assigned(n);
+        take_assigned(n);
         break;
     case MU_MEMBER_ENDED:
         tell_ended(n, action);
@@ -192,7 +246,7 @@ void mu_rdzv_muster_reply(void *context, uint64_t id, int status, struct mu_span
     if (text.text[0] == '\0') {
         (void)mu_err(&text, status, "%s", muster_strerror(status));
     }
-    if (n->freeing || id == 0) {
+    if (n->freeing || id == 0 || mu_rdzv_list_reply(n, id, status, payload)) {
         return;
     }
     if (id == n->call) {

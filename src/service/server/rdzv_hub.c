@@ -7,6 +7,7 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "crypto/hash.h"
 #include "service/base/log.h"
 #include "service/server/rdzv_hub_internal.h"
 
@@ -486,6 +487,39 @@ int mu_rdzv_run_members(struct mu_rdzv_run *run, struct mu_span *ret_members)
     return 0;
 }
 
+/* Nobody has asked for these keys, and so nobody holds them: their names were known to nobody. */
+static int keep_list(struct mu_rdzv_run *run, struct mu_span members)
+{
+    struct mu_rdzv_list list = {.len = (uint32_t)members.len};
+    int err = 0;
+
+    mu_sha256(list.hash, members);
+    for (uint32_t i = 0; members.len != 0 && err == 0; i++) {
+        char text[MU_RDZV_LIST_KEY_MAX];
+        struct mu_span key = mu_rdzv_list_key(text, run->by_id.key, run->room.incarnation,
+                                              run->room.round, &list, i);
+        struct mu_span piece = members;
+
+        piece.len = piece.len < MU_RDZV_LIST_PIECE ? piece.len : MU_RDZV_LIST_PIECE;
+        err = mu_ks_set(run->hub->on.ks, key, piece, 0);
+        members = mu_span_skip(members, piece.len);
+    }
+    run->list = err == 0 ? list : run->list;
+    return err;
+}
+
+int mu_rdzv_run_list(struct mu_rdzv_run *run, struct mu_rdzv_list *ret_list)
+{
+    struct mu_span members;
+    int err = run->list.len != 0 ? 0 : mu_rdzv_run_members(run, &members);
+
+    if (err == 0 && run->list.len == 0) {
+        err = keep_list(run, members);
+    }
+    *ret_list = run->list;
+    return err;
+}
+
 /* Once for each round: what is old goes. */
 static void note_round(struct mu_rdzv_run *run, const struct mu_room_notice *notice)
 {
@@ -494,6 +528,7 @@ static void note_round(struct mu_rdzv_run *run, const struct mu_room_notice *not
     if (notice->kind == MU_ROOM_ENDED) {
         mu_rdzv_lead_ended(run);
         note_end(run);
+        run->list.len = 0;
         mu_buf_reset(&run->members);
         mu_buf_trim(&run->members, 0);
         return;
@@ -501,6 +536,7 @@ static void note_round(struct mu_rdzv_run *run, const struct mu_room_notice *not
     if (notice->kind != MU_ROOM_ASSIGNED || (run->formed && run->told == notice->round)) {
         return;
     }
+    run->list.len = 0;
     mu_buf_reset(&run->members);
     run->formed = true;
     run->told = notice->round;

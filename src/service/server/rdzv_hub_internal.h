@@ -26,17 +26,18 @@ struct mu_rdzv_run {
     struct mu_timer timer;
     struct mu_room room;
     bool busy;
-    bool over;               /* the room was finished: only what it shows is left of it */
-    bool formed;             /* `told` is a round of this incarnation */
-    uint64_t told;           /* the round of the last assignment that was told to anybody */
-    bool ended_noted;        /* the end of the round `told` is among the events */
-    uint64_t fence;          /* no node of this incarnation, or of one before it, is let in */
-    mu_mono_t failed_at;     /* when workers failed last, where there were other members */
-    struct mu_heap timeouts; /* of members without a rank */
-    struct mu_list spares;   /* as they came; of some the room may think otherwise by now */
-    uint64_t excluded;       /* how many exclusions there were when that was noted */
-    uint64_t promoted;       /* how many the room had promoted when they were looked at */
-    struct mu_buf members;   /* the list of all in the round, as it is told; empty: not made yet */
+    bool over;                /* the room was finished: only what it shows is left of it */
+    bool formed;              /* `told` is a round of this incarnation */
+    uint64_t told;            /* the round of the last assignment that was told to anybody */
+    bool ended_noted;         /* the end of the round `told` is among the events */
+    uint64_t fence;           /* no node of this incarnation, or of one before it, is let in */
+    mu_mono_t failed_at;      /* when workers failed last, where there were other members */
+    struct mu_heap timeouts;  /* of members without a rank */
+    struct mu_list spares;    /* as they came; of some the room may think otherwise by now */
+    uint64_t excluded;        /* how many exclusions there were when that was noted */
+    uint64_t promoted;        /* how many the room had promoted when they were looked at */
+    struct mu_buf members;    /* the list of all in the round, as it is told; empty: not made yet */
+    struct mu_rdzv_list list; /* the same among the keys of the round; len 0: not there */
     struct mu_status_history history;
     struct mu_rdzv_lead *lead; /* NULL: its host does not change */
     size_t id_len;
@@ -92,6 +93,8 @@ void mu_rdzv_run_mark(struct mu_rdzv_run *run, enum mu_status_mark mark, uint64_
                       uint32_t nodes, const char *who);
 /** The list of its members in the running round, lent until the round ends. MUSTER_ENOMEM. */
 int mu_rdzv_run_members(struct mu_rdzv_run *run, struct mu_span *ret_members);
+/** Sees to it that the list is among the keys of the running round. Errors as of mu_ks_set(). */
+int mu_rdzv_run_list(struct mu_rdzv_run *run, struct mu_rdzv_list *ret_list);
 
 /** Opens a run, for the lead, as the legacy has it; it has no members. MUSTER_ENOMEM. */
 int mu_rdzv_run_succeed(struct mu_rdzv_lead *lead, const struct mu_rdzv_legacy *legacy,

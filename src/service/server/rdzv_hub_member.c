@@ -139,6 +139,14 @@ static bool wants_members(const struct mu_rdzv_member *m)
            ((m->flags & MU_RDZV_JOIN_FEW) != 0 && m->assigned.world <= MU_RDZV_FEW);
 }
 
+/* Whether it is told where a list is that is too long for every assignment. */
+static bool takes_list(const struct mu_rdzv_member *m)
+{
+    const uint32_t both = MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW;
+
+    return (m->flags & both) == both && m->assigned.world > MU_RDZV_FEW;
+}
+
 static int send_assigned(struct mu_rdzv_member *m)
 {
     struct mu_rdzv_notice msg = {
@@ -151,6 +159,11 @@ static int send_assigned(struct mu_rdzv_member *m)
     };
     int err = 0;
 
+    /* A store that is full has no room for the list: it is told as to older nodes. */
+    if (takes_list(m) && mu_rdzv_run_list(m->run, &msg.list) == 0) {
+        return send_notice(m, &msg);
+    }
+    msg.list.len = 0;
     if (wants_members(m)) {
         /* The round is the one that runs, or its end would have taken the assignment back. */
         err = mu_rdzv_run_members(m->run, &msg.members);

@@ -315,6 +315,36 @@ static int decode_after(const struct mu_rdzv_notice *in)
     return err;
 }
 
+static void test_rdzv_msg_notice_names_a_list_that_is_elsewhere(void **state)
+{
+    struct mu_rdzv_notice in = {.kind = MU_RDZV_NOTICE_ASSIGNED,
+                                .incarnation = 5,
+                                .round = 2,
+                                .world = 1000,
+                                .list = {.len = 40000, .hash = {0xab, 1}}};
+    char text[MU_RDZV_LIST_KEY_MAX];
+    struct mu_rdzv_notice out;
+    struct mu_buf b;
+
+    (void)state;
+    mu_buf_init(&b, 4096);
+    assert_int_equal(mu_rdzv_notice_encode(&b, &in), 0);
+    assert_int_equal(mu_rdzv_notice_decode(mu_buf_span(&b), &out), 0);
+    assert_int_equal(out.members.len, 0);
+    assert_int_equal(out.list.len, 40000);
+    assert_memory_equal(out.list.hash, in.list.hash, sizeof(in.list.hash));
+    assert_span_text(mu_rdzv_list_key(text, MU_SPAN_LIT("run a"), 5, 2, &out.list, 7),
+                     "/rdzv/run a/5.2/members."
+                     "ab01000000000000000000000000000000000000000000000000000000000000.7");
+    for (size_t n = b.len - 35; n < b.len; n++) { /* without it, it is a whole notice */
+        assert_int_equal(mu_rdzv_notice_decode(mu_span(mu_buf_span(&b).data, n), &out),
+                         MUSTER_EPROTO);
+    }
+    mu_buf_fini(&b);
+    in.list.len = MU_RDZV_LIST_BYTES_MAX + 1;
+    assert_int_equal(decode_after(&in), MUSTER_EPROTO);
+}
+
 static void test_rdzv_msg_notice_has_one_member_for_each_rank(void **state)
 {
     struct mu_rdzv_notice in = {.kind = MU_RDZV_NOTICE_ASSIGNED, .rank = 0, .world = 2};
@@ -568,6 +598,7 @@ int main(void)
         cmocka_unit_test(test_rdzv_msg_join_says_what_was_spent),
         cmocka_unit_test(test_rdzv_msg_join_says_where_its_page_is),
         cmocka_unit_test(test_rdzv_msg_notice_round_trips),
+        cmocka_unit_test(test_rdzv_msg_notice_names_a_list_that_is_elsewhere),
         cmocka_unit_test(test_rdzv_msg_notice_has_one_member_for_each_rank),
         cmocka_unit_test(test_rdzv_msg_member_skips_what_a_later_version_added),
         cmocka_unit_test(test_rdzv_msg_run_id_round_trips),

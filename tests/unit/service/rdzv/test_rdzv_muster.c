@@ -64,7 +64,7 @@ static void test_options_are_taken(void **state)
     assert_string_equal(msg.text, "max_losses: \"7\" is not a number of losses and a time: write "
                                   "N/TIME, such as 100/1h");
     assert_int_equal(configure("members=true"), 0);
-    assert_int_equal(config.join_flags, MU_RDZV_JOIN_MEMBERS);
+    assert_int_equal(config.join_flags, MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW);
     assert_int_equal(configure("is_host=false"), 0);
     assert_int_equal(config.host, MU_RDZV_HOST_NO);
 }
