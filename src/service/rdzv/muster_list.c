@@ -14,7 +14,8 @@
 #include "crypto/hash.h"
 #include "service/rdzv/muster.h"
 
-#define RELAY_MS      3000 /* for all that is asked of it */
+#define SILENT_MS     15000 /* without a word of a relay, which may be busy with others */
+#define RELAY_MS      60000 /* for all that is asked of it */
 #define GREETINGS     2
 #define REQUEST_BYTES (MU_RDZV_LIST_KEY_MAX + 64)
 
@@ -216,6 +217,14 @@ static void on_failed(void *context, int status, const char *text)
     lose_relay(context);
 }
 
+/* It is gone: nobody listens there, or the connection was lost. */
+static void on_trouble(void *context, int status, bool was_open)
+{
+    (void)status;
+    (void)was_open;
+    lose_relay(context);
+}
+
 static void on_timer(struct mu_timer *timer)
 {
     lose_relay(MU_CONTAINER_OF(timer, struct mu_rdzv_listing, timer));
@@ -238,14 +247,16 @@ static int open_relay(struct mu_rdzv_muster *n, const struct mu_addr *relay)
         .addr = *relay,
         .name = n->base.node,
         .connect_ms = RELAY_MS,
-        .reconnect_ms = RELAY_MS,
         .greetings = GREETINGS,
-        .probe_ms = RELAY_MS,
+        .probe_ms = SILENT_MS,
+        .dead_ms = SILENT_MS,
+        .beat_ms = SILENT_MS / 6,
     };
     const struct mu_rpc_client_events events = {
         .ready = on_ready,
         .mismatch = on_mismatch,
         .failed = on_failed,
+        .trouble = on_trouble,
         .gave_up = on_failed,
         .reply = on_reply,
         .closed = on_closed,
