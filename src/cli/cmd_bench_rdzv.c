@@ -26,6 +26,7 @@
 #define NODES_PER_PROCESS 16000
 #define NODES_PER_PLACE   20000 /* below the ports that Linux has for one address, 28,232 */
 #define CONFIG_MAX        256
+#define BEATS             6   /* in the time of --detect, as by default, but without a bound */
 #define CONNECTING_MAX    500 /* of one process at a time: those who wait give a relay up */
 
 /* What the parts pass one after the other. */
@@ -50,7 +51,7 @@ struct bench {
     uint64_t processes;
     const char *backend;
     const char *address;
-    const char *detect;
+    double detect; /* 0: the default */
     bool members;
     double timeout;
     bool json;
@@ -261,8 +262,8 @@ static void configure(const struct bench *b, uint64_t number, char *config)
     if (b->members) {
         add_text(config, ",members=true");
     }
-    if (b->detect != NULL) {
-        add_text(config, ",dead=%s", b->detect);
+    if (b->detect > 0) {
+        add_text(config, ",dead=%g,beat=%g", b->detect, b->detect / BEATS);
     }
     for (uint64_t i = 0; i < 2 && i < b->relay_count; i++) {
         add_text(config, "%s127.0.0.1:%u", i == 0 ? ",via=" : ",",
@@ -577,8 +578,8 @@ int cmd_bench_rdzv(int argc, char **argv)
          CLI_TEXT, &b.address, 0},
         {"members", NULL, "every node also asks for the list of all members", CLI_FLAG, &b.members,
          0},
-        {"detect", "TIME", "as muster run's: silence after which a node is lost (3s)", CLI_TEXT,
-         &b.detect, 0},
+        {"detect", "TIME", "silence after which a node is lost, six of its beats (3s)", CLI_SECONDS,
+         &b.detect, 86400},
         {"timeout", "TIME", "give up after this long (2m)", CLI_SECONDS, &b.timeout, 86400},
         {"json", NULL, "print one JSON object per line", CLI_FLAG, &b.json, 0},
     };
