@@ -91,7 +91,6 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_rdzv_steady,
     &mu_sim_scenario_rdzv_relayed,
     &mu_sim_scenario_rdzv_relays,
-    &mu_sim_scenario_rdzv_relays_hasty,
     &mu_sim_scenario_rdzv_host_loss,
     &mu_sim_scenario_rdzv_etcd_old,
     &mu_sim_scenario_rdzv_etcd_old_careless,

@@ -122,7 +122,6 @@ extern const struct mu_sim_scenario mu_sim_scenario_rdzv;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_steady;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_relayed;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_relays;
-extern const struct mu_sim_scenario mu_sim_scenario_rdzv_relays_hasty;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_host_loss;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d_amnesia;
