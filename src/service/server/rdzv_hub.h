@@ -64,7 +64,8 @@ struct mu_rdzv_hub_base {
     /** Deletes the keys with this prefix, now or soon. NULL: now. */
     void (*delete_prefix)(void *context, struct mu_span prefix);
     void *context;
-    bool keys_outlive; /* some may be there from a server before this one */
+    bool keys_outlive;   /* some may be there from a server before this one */
+    bool keys_elsewhere; /* what nodes ask for is not in `ks`, but in the server's backing */
     struct mu_status_events *events;
     struct mu_buf *scratch; /* an answer being made */
 };

@@ -139,12 +139,13 @@ static bool wants_members(const struct mu_rdzv_member *m)
            ((m->flags & MU_RDZV_JOIN_FEW) != 0 && m->assigned.world <= MU_RDZV_FEW);
 }
 
-/* Whether it is told where a list is that is too long for every assignment. */
+/* Whether it is told where a list is that is too long for every assignment, and can ask there. */
 static bool takes_list(const struct mu_rdzv_member *m)
 {
     const uint32_t both = MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW;
 
-    return (m->flags & both) == both && m->assigned.world > MU_RDZV_FEW;
+    return (m->flags & both) == both && m->assigned.world > MU_RDZV_FEW &&
+           !m->run->hub->on.keys_elsewhere;
 }
 
 static int send_assigned(struct mu_rdzv_member *m)

@@ -357,6 +357,19 @@ static void free_memory(struct mu_store_server *s)
     mu_free(s);
 }
 
+static void init_hub(struct mu_store_server *s, const struct mu_store_server_config *config)
+{
+    mu_rdzv_hub_init(&s->hub, &s->config.rdzv,
+                     &(struct mu_rdzv_hub_base){.wire = &s->wire,
+                                                .ks = &s->ks,
+                                                .delete_prefix = mu_store_holds_delete,
+                                                .context = s,
+                                                .keys_outlive = config->disk != NULL,
+                                                .keys_elsewhere = config->backing != NULL,
+                                                .events = &s->events,
+                                                .scratch = &s->scratch});
+}
+
 int mu_store_server_start(struct mu_env *env, const struct mu_store_server_config *config,
                           struct mu_store_server **ret_server, struct mu_errmsg *reterr_msg)
 {
@@ -387,14 +400,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_list_init(&s->in_turn);
     mu_list_init(&s->held_conns);
     mu_list_init(&s->held_replies);
-    mu_rdzv_hub_init(&s->hub, &s->config.rdzv,
-                     &(struct mu_rdzv_hub_base){.wire = &s->wire,
-                                                .ks = &s->ks,
-                                                .delete_prefix = mu_store_holds_delete,
-                                                .context = s,
-                                                .keys_outlive = config->disk != NULL,
-                                                .events = &s->events,
-                                                .scratch = &s->scratch});
+    init_hub(s, config);
     mu_buf_init(&s->scratch, s->config.torch.output_bytes_max);
     mu_buf_init(&s->commit_journal, SIZE_MAX);
     mu_timer_init(&s->timer, on_timer);

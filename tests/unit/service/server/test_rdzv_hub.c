@@ -117,6 +117,31 @@ static void test_hub_tells_older_nodes_all_members_of_a_large_world(void **state
     hub_world_free(w);
 }
 
+/* Nodes would look for the list in etcd, or at another server. */
+static void test_hub_tells_all_members_itself_where_keys_are_elsewhere(void **state)
+{
+    const uint32_t size = MU_RDZV_FEW + 1;
+    struct hub_world *w = hub_world_new(NULL);
+    struct hub_node *n[MU_RDZV_FEW + 1];
+
+    (void)state;
+    hub_run_ms(w, 10);
+    mu_store_server_hub(w->server)->on.keys_elsewhere = true;
+    for (uint32_t i = 0; i < size; i++) {
+        struct mu_rdzv_join join = hub_join_of(size, size);
+        char name[16];
+
+        (void)snprintf(name, sizeof(name), "n%u", i);
+        join.flags = MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW;
+        n[i] = hub_node_new(w, name);
+        hub_join(n[i], join);
+    }
+    hub_run_ms(w, 200);
+    assert_int_equal(n[8]->world_size, size);
+    assert_int_not_equal(n[8]->members[0], '\0');
+    hub_world_free(w);
+}
+
 static void test_hub_lost_member_ends_the_round_for_the_survivors_at_once_by_push(void **state)
 {
     struct trio t = make_trio(hub_join_of(2, 3));
@@ -816,6 +841,7 @@ int main(void)
         cmocka_unit_test(test_hub_tells_a_node_that_it_entered_and_then_its_rank),
         cmocka_unit_test(test_hub_tells_the_members_of_a_small_world_only),
         cmocka_unit_test(test_hub_tells_older_nodes_all_members_of_a_large_world),
+        cmocka_unit_test(test_hub_tells_all_members_itself_where_keys_are_elsewhere),
         cmocka_unit_test(test_hub_lost_member_ends_the_round_for_the_survivors_at_once_by_push),
         cmocka_unit_test(test_hub_reset_that_resumes_within_its_grace_ends_nothing),
         cmocka_unit_test(test_hub_reset_that_does_not_resume_within_its_grace_is_a_death),
