@@ -13,7 +13,8 @@ import os
 import re
 import signal
 
-from docs_site import MODULE, PAGES, PATIENCE, PYTHON, Site, block, checks, commands, squeeze, unrun
+from docs_site import (MODULE, PAGES, PATIENCE, PYTHON, Site, block, checks, commands, fill, squeeze,
+                       unrun)
 from rig import Rig, option, wait_until
 
 # One that saves when the members change; the recipe's own function is put before it.
@@ -255,6 +256,20 @@ def test_store_page():
         site.run(a, "muster kv --store tcp://node0:29500 set key value", "store.md: a key", **env)
         said = site.run(b, "muster kv --store tcp://127.0.0.1:29500 get key", "store.md: is there")
         checks.equal(said, "value\n", "store.md: and the same")
+
+
+def test_scale_page():
+    with Rig(5) as rig:
+        site = Site(rig)
+        site.run(rig.hosts[0], "muster keygen token job.token", "scale.md: the token")
+        site.copy()
+        env = {"MUSTER_TOKEN_FILE": "job.token"}
+        serve, relay, run = commands("docs/scale.md", "hosts relays")
+        site.serve(rig.hosts[0], serve, "serving on", "scale.md: the server", **env)
+        for host in rig.hosts[1:3]:
+            site.serve(host, relay, "serving on", "scale.md: a relay on " + host.name, **env)
+        site.together(rig.hosts[3:], [fill(run, {"1000": "2"})] * 2, "worker 1 of 2",
+                      "scale.md: two nodes behind relays", **env)
 
 
 def test_state_page():
