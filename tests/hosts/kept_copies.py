@@ -123,6 +123,12 @@ def vault_bytes(pid):
     return sum(sizes.values())
 
 
+def await_saves(job, number):
+    """Two more saves: the first copies may be of different steps, and each node holds two of them."""
+    first = job.kept(number)
+    wait_until(lambda: job.kept(number) >= first + 2, "two more saves", PATIENCE)
+
+
 def same(job, number, what):
     ranks = job.rounds()[number]
     checks.ok(len({(step, common) for step, common, _ in ranks.values()}) == 1 and
@@ -132,7 +138,7 @@ def same(job, number, what):
 def lose(job, number, *nodes):
     """Kills agents when all copies are there; returns the round that follows, and how long it took."""
     job.await_copies(number)
-    time.sleep(3)
+    await_saves(job, number)
     kept = job.kept(number)
     since = time.monotonic()
     job.kill(*nodes)
@@ -174,7 +180,7 @@ def two_at_once():
         WHOLE_4 = re.compile(r"round (\d+): this node has copies of the states of 4 ranks")
         number = job.await_round(-1)
         wait_until(lambda: len(WHOLE_4.findall(job.output())) >= 4, "copies everywhere", PATIENCE)
-        time.sleep(3)
+        await_saves(job, number)
         kept = job.kept(number)
         job.kill(1, 2)
         after = job.await_round(number)
